@@ -35,7 +35,7 @@ class ChildTasks:
     """Child tasks of a run. Thread-safe, except for `cancel_all`.
 
     Attributes:
-        is_called: True if a requeued run uses the tasks that are added again.
+        is_called: True if a resubmitted parent uses the tasks that are added again.
         run_name: Celery id of the run.
         trace_of_run: Function that returns the stored trace headers of the run.
     """
@@ -122,7 +122,7 @@ def name_parent(message: Message, parent_id: str, *, cancel: bool = True, is_cal
         message: Message to change. A message that continues a task is left unchanged.
         parent_id: Id of the parent, or "" if there is no parent.
         cancel: True if the child is cancelled with its parent.
-        is_called: True if the parent uses the child again when the parent is requeued.
+        is_called: True if the parent uses the child again when the parent is resubmitted.
     """
     if not parent_id or message.task_id:
         return
@@ -135,7 +135,7 @@ def name_parent(message: Message, parent_id: str, *, cancel: bool = True, is_cal
 
 def parent_named_in(message: Message) -> tuple[str, bool, bool]:
     """Return the parent's id from the metadata of `message`, or "" if there is none, whether the child is cancelled
-    with its parent, and whether a requeued parent uses the child again."""
+    with its parent, and whether a resubmitted parent uses the child again."""
     fields = message.metadata.fields
     parent_id = fields[NAMESPACE + PARENT_TASK_ID].string_value if NAMESPACE + PARENT_TASK_ID in fields else ""
     name = NAMESPACE + CANCEL_WITH_PARENT

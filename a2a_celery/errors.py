@@ -187,8 +187,8 @@ class StepFailed(A2ACeleryError):
 
 
 class StepsChanged(BaseException):
-    """Error for agent code that does not match the steps that an earlier run recorded. The task fails and becomes a
-    dead letter.
+    """Error for agent code that does not match the steps that an earlier run recorded. The task fails and can be
+    requeued.
 
     The class is not an `Exception`, so that an ``except Exception`` in agent code does not catch it.
     """

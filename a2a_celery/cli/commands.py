@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ..features.commands import COMMANDS
 from .app_loader import app_location, load_a2a
 from .client.task_commands import cancel, get, list_, send, tail
 from .dev.command import dev_options, examples, run_dev
@@ -14,7 +15,6 @@ from .doctor.command import doctor
 from .operator.deliveries import deliveries
 from .operator.drain import drain
 from .operator.migrate import migrate
-from .operator.requeue import requeue
 from .operator.signal_task import signal_task
 from .operator.stats import stats
 from .operator.top import top
@@ -23,7 +23,7 @@ from .serve.gateway import gateway
 from .serve.watcher import watcher
 
 
-@click.group(name="a2a", cls=CommandGroup)
+@click.group(name="a2a", cls=CommandGroup, lazy_commands=COMMANDS)
 def a2a() -> None:
     """A2A (Agent2Agent protocol) on this Celery app."""
 
@@ -56,6 +56,6 @@ def dev(context: click.Context, /, shows_examples: bool, **chosen: Any) -> None:
 
 
 CLIENT = (send, get, tail, cancel, list_)
-OPERATOR = (signal_task, requeue, deliveries, doctor, drain, stats, top, migrate)
+OPERATOR = (signal_task, deliveries, doctor, drain, stats, top, migrate)
 for command in (gateway, watcher, *CLIENT, *OPERATOR):
     a2a.add_command(command)

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from ..app import A2A, import_modules
 from ..client import state_name
 from ..store import Keys, SyncStore
-from ..store.admin.scan import TaskSummary, list_summaries, open_tasks
+from ..store.admin.scan import TaskSummary, open_tasks
 from .app_loader import join_dev
 
 MAX_TASKS = 200
@@ -49,7 +49,9 @@ def _agents(a2a: A2A) -> Iterator[CompletionItem]:
         yield CompletionItem(name, help=" ".join(agent.card.description.split()))
 
 
-def _task_completer(list_tasks: Callable[[SyncStore, Keys], Iterator[TaskSummary]]) -> Completer:
+def task_completer(list_tasks: Callable[[SyncStore, Keys], Iterator[TaskSummary]]) -> Completer:
+    """Return a click callback that completes a parameter with the ids of the tasks that `list_tasks` yields."""
+
     def tasks(a2a: A2A) -> Iterator[CompletionItem]:
         with closing(SyncStore(a2a.settings.store_url)) as store:
             for task in islice(list_tasks(store, Keys(a2a.settings.key_prefix)), MAX_TASKS):
@@ -59,5 +61,4 @@ def _task_completer(list_tasks: Callable[[SyncStore, Keys], Iterator[TaskSummary
 
 
 complete_agent = _completer(_agents)
-complete_open_task = _task_completer(open_tasks)
-complete_dead_letter = _task_completer(lambda store, keys: list_summaries(store, keys, keys.dead_letters))
+complete_open_task = task_completer(open_tasks)

@@ -139,7 +139,7 @@ class RunOptions:
         return cls(fields.get("celery", {}), *times, Call(**call) if call else None, *rest)
 
     def resubmitted(self) -> RunOptions:
-        """Return the options for the run of a requeued dead letter. The options omit the client's times, which may
+        """Return the options for the first run of a resubmitted task. The options omit the client's times, which may
         have passed, and the number of retries."""
         return replace(self, not_before=None, not_after=None, retries=0)
 

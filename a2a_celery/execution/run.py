@@ -483,7 +483,7 @@ class Run:
     def _cancel_children(self, outcome: Outcome, run: OpenRun) -> None:
         """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
 
-        Children are kept after an error of `OpenRun.fail`, because the requeued task continues to use the children.
+        Children are kept after an error of `OpenRun.fail`, because a resubmitted task continues to use the children.
         """
         without_result = isinstance(outcome, Canceled | Failure | Rejection) and run.error is None
         if without_result or isinstance(outcome, Retried | Superseded):
@@ -524,7 +524,7 @@ class Run:
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
             case _ if error is run.error:
                 reference = self._report("it cannot continue its turn", error)
-                return Failure(reference=reference, dead_letter=True)
+                return Failure(reference=reference, is_resubmittable=True)
             case InvalidAgentResponseError():
                 return Failure(INVALID_RESPONSE, reference=self._report("its agent's response cannot be sent", error))
             case Reject():
@@ -584,8 +584,10 @@ class Run:
                 await events.release(final, canvas_release(host.keys, claim, canvas))
             case _:
                 limit = self._agent.pause_limit(host.settings)
-                dead_letter = isinstance(outcome, Failure) and outcome.dead_letter
-                settlement = Settlement(run, events.translator, publish, input_timeout=limit, dead_letter=dead_letter)
+                keeps_data = isinstance(outcome, Failure) and outcome.is_resubmittable
+                settlement = Settlement(
+                    run, events.translator, publish, input_timeout=limit, is_resubmittable=keeps_data
+                )
                 return await events.settle(final, settlement.write)
         return None
 

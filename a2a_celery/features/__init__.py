@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .feature import Feature as Feature
-from .feature import OperatorRoute, TaskFilter
+from .feature import TaskFilter
 from .idempotency import Idempotency
-from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, report_schedules, tasks_of_schedule
+from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, tasks_of_schedule
 from .schedules import celery_task as schedule_task
 from .sessions import Sessions
 from .sessions import framework_options as framework_options
@@ -38,9 +38,6 @@ TASK_FILTERS = (
     ),
 )
 """Filters of the operators' lists of tasks."""
-
-OPERATOR_ROUTES = (OperatorRoute("/schedules", "OperatorListSchedules", report_schedules),)
-"""Routes of the operator's API."""
 
 
 class FeatureMethods(ScheduleMethods):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from a2a.types import Message, SendMessageRequest, TaskState
-    from celery import Celery
 
+    from ..gateway.operator.operator_request import OperatorRequest
     from ..lifecycle.references import Scope
     from ..lifecycle.refusals import Refusal
     from ..settings import Settings
-    from ..store import AsyncStore, Keys
+    from ..store import Keys
     from ..store.operation import Operation
     from ..store.runs.commands import EndRefused
     from ..store.tasks.replies import Known
@@ -160,8 +160,17 @@ class TaskFilter(NamedTuple):
 
 
 class OperatorRoute(NamedTuple):
-    """GET route of the operator's API: path after the API's prefix, name of the operation, and its implementation."""
+    """Route of the operator's API. A route that changes something leaves a line in the audit log; see
+    ``gateway/operator/audit.py``.
 
+    Attributes:
+        method: HTTP method.
+        path: Path after the API's prefix.
+        name: Name of the operation.
+        respond: Function that performs the operation and returns the response body.
+    """
+
+    method: Literal["GET", "POST"]
     path: str
     name: str
-    report: Callable[[Celery, AsyncStore, Keys], Awaitable[dict[str, Any]]]
+    respond: Callable[[OperatorRequest], Awaitable[dict[str, Any]]]

@@ -210,7 +210,7 @@ class FleetCollector(Collector):
         ages = dict.fromkeys(self._agents, 0.0) | dict(store_metrics.oldest)
         yield _gauge(names.QUEUE_AGE, {(agent,): age for agent, age in ages.items()})
         yield _gauge(names.PAUSES, {(): store_metrics.paused})
-        yield _gauge(names.DEAD_LETTERS, {(): store_metrics.dead_letters})
+        yield _gauge(names.DEAD_LETTERS, {(): store_metrics.resubmittable})
         yield _gauge(names.VERSION_TASKS, {(*key,): tasks for key, tasks in store_metrics.counted("version").items()})
         archive_counts = {agent: times for (agent, _), times in store_metrics.counted("archived").items()}
         yield self._counter_family(names.TASKS_ARCHIVED, archive_counts)

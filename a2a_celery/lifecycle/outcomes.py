@@ -120,8 +120,8 @@ class Failure:
     reference: str | None = None
     parts: tuple[Part, ...] = ()
     """Further parts of the message to the client, after the text."""
-    dead_letter: bool = False
-    """True to leave a dead letter, which an operator can requeue."""
+    is_resubmittable: bool = False
+    """True if the task keeps the data for a further run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ COMMAND = "command"
 STOP_REASON = "stopReason"
 USAGE = "usage"
 """Tokens by model, in the metadata of the final status of a turn. See ``frameworks.usage``."""
-REQUEUED_FROM = "requeuedFrom"
 PARENT_TASK_ID = "parentTaskId"
 """Id of the parent task, in the metadata of a message that an agent sends and of the task that the message starts."""
 CANCEL_WITH_PARENT = "cancelWithParent"
@@ -46,7 +45,7 @@ CANCEL_WITH_PARENT = "cancelWithParent"
 parent."""
 
 CALLED_BY_PARENT = "calledByParent"
-"""True in the metadata of a message that `Turn.call` sends. A parent that is requeued uses the task again."""
+"""True in the metadata of a message that `Turn.call` sends. A parent that is resubmitted uses the task again."""
 
 _NAMESPACE_ONLY = frozenset(
     {CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CALLED_BY_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED, ASKED}

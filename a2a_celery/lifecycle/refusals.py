@@ -47,16 +47,8 @@ class Reason(Enum):
     )
     SIGNAL_TOO_LARGE = "task {task} would be larger than {maximum} bytes with this signal"
     NOT_CANCELABLE = "the task has ended already: {state}"
-    NOT_ENDED = "task {task} has not ended ({short_state}): only a dead letter can be requeued"
-    NO_DEAD_LETTER = (
-        "task {task} is {short_state}: only a task that FAILED because its worker was lost or its steps changed can be "
-        "requeued; send the message again instead"
-    )
     FEATURE = "{text}"
     """Reason of a feature, which is in the data."""
-    OTHER_APP = (
-        "task {task} belongs to the agent {agent!r}, which this app does not have: requeue it with the app of the agent"
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,10 @@ from google.protobuf.struct_pb2 import Struct
 from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
-from ..features import KEPT_METADATA
 from ..features.feature import RunInThread, ValidationRequired
 from ..features.sections import CONTINUATION_SECTIONS
 from ..lifecycle.references import RunRef, Scope
-from ..lifecycle.refusals import Reason, Refusal
+from ..lifecycle.refusals import Refusal
 from ..settings import Settings
 from ..store import AsyncStore, Keys
 from ..store.blobs.blob_store import blobs_of
@@ -30,7 +29,6 @@ from ..store.tasks.commands import (
     read_next_run,
     request_cancel,
 )
-from ..store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from ..store.tasks.replies import Accepted, CanceledNow, CancelRequested, Known
 from ..store.tasks.signals import SignalResumed, SignalStored, send_signal
 from ..store.verbs import Section
@@ -51,30 +49,6 @@ class Signalled:
     """Accepted signal. `has_resumed` is True if a run waited for the signal."""
 
     has_resumed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Requeued:
-    """Dead letter that is requeued.
-
-    Attributes:
-        dead: Id of the dead letter.
-        task_id: Id of the new task.
-        agent: Agent of the task, or "" if an earlier call has created the new task.
-        is_published: True if the broker has the run, False if a watcher publishes it.
-        is_blocked: True if the run waits for earlier runs of its context.
-    """
-
-    dead: str
-    task_id: str
-    agent: str = ""
-    is_published: bool = False
-    is_blocked: bool = False
-
-    @property
-    def was_requeued_before(self) -> bool:
-        """True if an earlier call has created the new task."""
-        return not self.agent
 
 
 class TaskService:
@@ -294,49 +268,6 @@ class TaskService:
                 return Signalled(has_resumed=False)
             case refusal:
                 return refusal
-
-    async def requeue(self, task_id: str, *, from_start: bool = False, publishes: bool = True) -> Requeued | Refusal:
-        """Create a new task from the dead letter `task_id`, and publish its run. Concurrent calls create one task.
-
-        Args:
-            task_id: Id of the dead letter.
-            from_start: True to forget the recorded steps.
-            publishes: False to leave the publication to a watcher.
-        """
-        while True:
-            match await self.store.run(read_dead_letter(self.keys, task_id, from_start=from_start)):
-                case DeadLetter() as dead_letter:
-                    answer = await self._resubmit(dead_letter, from_start, publishes)
-                    if answer is not None:
-                        return answer
-                    # another operator was faster, so read the dead letter again
-                case AlreadyRequeued(new_id):
-                    return Requeued(task_id, new_id)
-                case refusal:
-                    return refusal
-
-    async def _resubmit(self, dead_letter: DeadLetter, from_start: bool, publishes: bool) -> Requeued | Refusal | None:
-        """Create the new task. Return None if another operator has already requeued the dead letter."""
-        dead, agent = dead_letter.task.id, dead_letter.agent
-        if agent not in self.agents:
-            return Refusal(Reason.OTHER_APP, dead, {"agent": agent})
-        options, new = RunOptions.from_json(dead_letter.options).resubmitted(), str(uuid4())
-        operation = requeue_task(
-            self.keys,
-            dead_letter,
-            new,
-            retention=self.settings.retention,
-            options=options.to_json(),
-            from_start=from_start,
-            kept_metadata=KEPT_METADATA,
-        )
-        reply = await self.store.run(operation)
-        if reply == "gone":
-            return None
-        if reply == "blocked":
-            return Requeued(dead, new, agent, is_blocked=True)
-        is_published = publishes and await self.runs.publish(agent, RunRef(new, 1), options)
-        return Requeued(dead, new, agent, is_published)
 
 
 def run_sync(

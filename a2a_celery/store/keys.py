@@ -58,10 +58,8 @@ class TaskKeys(NamedTuple):
     notifications: str  # channel: the written version, followed by " final" if the state is final
     push: str  # hash: push-notification configs with their delivery cursors, see scripts/lib/deliveries.lua
     execution: str  # list: newest 1,000 steps of the task's runs, see lifecycle/execution.py
-    journal: (
-        str  # hash: journal of the turn, see lifecycle/journal.py; deleted when the task ends without a dead letter
-    )
-    signals: str  # list: signals that no run has received; deleted when the task ends without a dead letter
+    journal: str  # hash: journal of the turn, see lifecycle/journal.py; deleted when the task ends, like the signals
+    signals: str  # list: signals that no run has received; kept if the task can be resubmitted, like the journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +201,10 @@ class Keys:
         return f"{self.ended_parents}:notifications"
 
     @property
-    def dead_letters(self) -> str:
-        """Sorted set of the tags of dead letters that were not requeued, scored by the end of their retention period.
+    def resubmittable(self) -> str:
+        """Sorted set of the tags of FAILED tasks that can be resubmitted, scored by the end of their retention period.
 
-        The record of the task contains the request. The set expires with its newest member.
+        The records of the tasks contain the data for a further run. The set expires with its newest member.
         """
         return f"{self.prefix}:dead_letters"
 

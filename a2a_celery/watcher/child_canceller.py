@@ -1,8 +1,8 @@
 """Cancellation of child tasks whose parent ended without a result, even if the parent's worker died or the parent had
 no run, and of the called tasks of a turn that a message interrupted.
 
-The script that writes CANCELED, FAILED or REJECTED adds the parent to a list, unless the parent is a dead letter. When
-a dead letter is requeued, the new task continues to use the children. The script that begins the turn of an
+The script that writes CANCELED, FAILED or REJECTED adds the parent to a list, unless the parent can be resubmitted.
+When a task is resubmitted, the new task continues to use the children. The script that begins the turn of an
 interrupting message also adds the parent. A parent is removed from the list when all children to cancel have ended.
 """
 

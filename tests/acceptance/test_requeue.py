@@ -17,8 +17,9 @@ from click.testing import CliRunner, Result
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.cli.operator.selection import run_on_service
+from a2a_celery.features.dead_letters.requeue import RequeuedTask, requeue
 from a2a_celery.lifecycle.own_metadata import own_metadata
-from a2a_celery.operations.service import Requeued, TaskService
+from a2a_celery.operations.service import TaskService
 from tests.support.agents import basic as agents
 from tests.support.clients.talk import cancel, read, send, state
 from tests.support.processes.fleet import Fleet, Gateway, running_fleet
@@ -66,14 +67,14 @@ def json_lines(fleet: Fleet, *arguments: str, **conf: str) -> list[dict[str, Any
     return [json.loads(line) for line in a2a(fleet, *arguments, "--json", **conf).stdout.splitlines()]
 
 
-def resubmit(fleet: Fleet, task_ids: list[str]) -> list[Requeued]:
+def resubmit(fleet: Fleet, task_ids: list[str]) -> list[RequeuedTask]:
     """Resubmit the dead letters of the tasks and return the results."""
 
-    async def requeue(service: TaskService) -> list[Requeued]:
-        answers = [await service.requeue(task_id) for task_id in task_ids]
-        return [answer for answer in answers if isinstance(answer, Requeued)]
+    async def requeue_all(service: TaskService) -> list[RequeuedTask]:
+        answers = [await requeue(service, task_id) for task_id in task_ids]
+        return [answer for answer in answers if isinstance(answer, RequeuedTask)]
 
-    return run_on_service(operator_app(fleet), requeue)
+    return run_on_service(operator_app(fleet), requeue_all)
 
 
 def until(gateway: Gateway, agent: str, task: dict[str, Any], expected_state: str) -> dict[str, Any]:

@@ -39,7 +39,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"lifecycle"},
     "dispatch": {"features", "lifecycle"},
     "push": {"lifecycle"},
-    "features": {"execution", "gateway", "push", "submission", "operations", "store", "lifecycle", "client"},
+    "features": {
+        *("cli", "client", "dispatch", "execution", "gateway", "lifecycle", "operations", "push", "store"),
+        "submission",
+    },
     "operations": {"features", "dispatch", "store", "lifecycle"},
     "agent_calls": {"operations", "execution", "store", "lifecycle", "client"},
     "submission": {"operations", "dispatch", "store", "lifecycle", "client"},

@@ -1,5 +1,5 @@
-"""Use of the store's commands that change a task on behalf of a caller, and of the publisher: only the service, and the
-modules that docs/architecture/message.md names, use them."""
+"""Use of the store's commands that change a task on behalf of a caller, and of the publisher: only the service, the
+feature that requeues tasks, and the modules that docs/architecture/message.md names, use them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from .source import PACKAGE, Module, modules
 
 COMMANDS = ("create_task", "continue_task", "request_cancel", "send_signal", "requeue_task", "mark_published")
 
-USERS = {f"{PACKAGE}/operations/{name}.py" for name in ("service", "requests", "publication")}
+USERS = {
+    *(f"{PACKAGE}/operations/{name}.py" for name in ("service", "requests", "publication")),
+    f"{PACKAGE}/features/dead_letters/requeue.py",
+}
 
 
 def uses(module: Module, command: str) -> bool:
     """Return True if a module imports a command of the store, or the module of the command and then the command."""
     if not module.mentions([command]):
         return False
-    imports = [name for name, _ in module.imports if name.startswith(f"{PACKAGE}.store.")]
+    imports = [name for name, _ in module.imports if name.startswith((f"{PACKAGE}.store.", f"{PACKAGE}.features."))]
     attributes = {
         node.attr
         for node in module.nodes
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
-        and node.value.id in ("tasks", "commands", "signals", "publication", "dead_letters")
+        and node.value.id in ("tasks", "commands", "signals", "publication", "dead_letter")
     }
     return any(name.endswith(f".{command}") for name in imports) or command in attributes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from a2a.utils.errors import InvalidParamsError
 from a2a_celery import ConfigError, agents, features
 from a2a_celery.agents import Agent
 from a2a_celery.cli.client.task_commands import list_
+from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.cli.operator import list_tasks
 from a2a_celery.features import FEATURES
 from a2a_celery.features.idempotency.section import IdempotencyKey
@@ -34,6 +36,8 @@ from tests.support import ROOT
 from tests.support.clients.store_operator import Command, ids
 from tests.support.store.replies import begins, waits
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
+
+TAG_COMMAND = "tests.features.tagged.command"
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +113,20 @@ async def test_operators_list_the_tasks_with_a_tag(
     assert ids(await asyncio.to_thread(command, "list", "--tag", "blue", "--json")) == {"u"}
 
 
+async def test_a_command_of_a_feature_is_imported_when_it_is_used(
+    store: AsyncStore, keys: Keys, schema_record: None, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, TAG_COMMAND, raising=False)
+    monkeypatch.setattr(commands, "lazy_commands", {"count-tagged": TAG_COMMAND})
+    await create(store, keys, "t", sections_for_message(agent(tag="red"), keys, ANN, request()))
+
+    await asyncio.to_thread(command, "stats")
+    assert TAG_COMMAND not in sys.modules
+
+    assert (await asyncio.to_thread(command, "count-tagged", "red")).stdout == "1\n"
+    assert "count-tagged  Print the number of tasks with TAG." in (await asyncio.to_thread(command, "--help")).stdout
+
+
 async def test_a_forbidden_tag_creates_no_task(store: AsyncStore, keys: Keys) -> None:
     sections = sections_for_message(agent(tag="forbidden"), keys, ANN, request())
 
@@ -148,7 +166,7 @@ def test_the_example_of_the_page_is_the_code_of_the_feature() -> None:
     parts = [part for block in blocks for part in lines_of(block).split("...\n")]
 
     assert [part for part in parts if not any(part in text for text in code)] == []
-    assert len(blocks) == 4
+    assert len(blocks) == 5
 
 
 def lines_of(text: str) -> str:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.features.dead_letters.dead_letter import AlreadyRequeued, read_dead_letter
 from a2a_celery.gateway.operator import workers
 from a2a_celery.gateway.operator.api import MAX_BODY, PATH
 from a2a_celery.gateway.operator.task_actions import MAX_TASKS
@@ -18,7 +19,6 @@ from a2a_celery.lifecycle.signals import MAX_PAYLOAD_BYTES
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.scan import read_states
-from a2a_celery.store.tasks.dead_letters import AlreadyRequeued, read_dead_letter
 from a2a_celery.telemetry.logs import ABOUT
 from tests.gateway.test_operator_api import BOB, USERS, Site, serving
 
@@ -167,49 +167,6 @@ async def test_an_ended_task_receives_no_signal(site: Site, audit_lines: pytest.
     assert "has ended and receives no signals" in ended.json()["error"]["message"]
     assert (await act(site, "/tasks/gone:signal", {"name": "a"})).status_code == 404
     assert [fields["result"] for fields in audited(audit_lines)] == ["refused", "missing"]
-
-
-async def test_all_dead_letters_are_requeued_page_by_page(site: Site, audit_lines: pytest.LogCaptureFixture) -> None:
-    dead_ids = {await site.dead_letter() for _ in range(230)}
-    claim = await site.seeds.claim_run(scope=BOB)
-    await site.seeds.recover_run(claim.ref)
-    await site.store.redis.hset(site.keys.task(claim.ref.task_id).record, "agent", "elsewhere")
-
-    results: list[dict[str, Any]] = []
-    cursor, remaining = 0, []
-    while cursor is not None:
-        page = (await act(site, f"/dead-letters:requeue?cursor={cursor}")).json()
-        results += page["results"]
-        remaining.append(page["remaining"])
-        cursor = page["next"]
-
-    requeued = {result["requeuedFrom"]: result["task"] for result in results if "task" in result}
-    assert set(requeued) == dead_ids
-    assert len(set(requeued.values())) == len(dead_ids)
-    [refused] = [result for result in results if "error" in result]
-    assert refused["requeuedFrom"] == claim.ref.task_id
-    assert "'elsewhere', which this app does not have" in refused["error"]
-    assert len(remaining) > 1
-    assert remaining[-1] == 1, "the refused dead letter remains"
-    assert {fields["result"] for fields in audited(audit_lines)} == {"requeued", "refused"}
-    [line] = [fields for fields in audited(audit_lines) if fields.get("requeued_from") == min(dead_ids)]
-    assert (line["operator"], line["task"]) == ("ops", requeued[min(dead_ids)])
-
-
-async def test_repeated_requests_requeue_once(site: Site, audit_lines: pytest.LogCaptureFixture) -> None:
-    dead_id = await site.dead_letter()
-    assert (await site.get(f"/tasks/{dead_id}")).json()["task"]["deadLetter"]
-
-    first = (await act(site, f"/dead-letters/{dead_id}:requeue")).json()
-    timelines = [(await site.get(f"/tasks/{task_id}")).json()["task"] for task_id in (dead_id, first["task"])]
-    page = (await act(site, "/dead-letters:requeue")).json()
-    second = (await act(site, f"/dead-letters/{dead_id}:requeue")).json()
-
-    assert (first["before"], second["before"]) == (False, True)
-    assert first["task"] == second["task"]
-    assert f"by the operator 'ops': requeued, agent 'echo', new task '{first['task']}'" in audit_lines.text
-    assert [task["deadLetter"] for task in timelines] == [False, False]
-    assert page == {"results": [], "next": None, "remaining": 0}
 
 
 async def test_a_caller_without_the_role_changes_nothing(site: Site, audit_lines: pytest.LogCaptureFixture) -> None:

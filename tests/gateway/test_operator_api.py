@@ -119,16 +119,6 @@ async def test_only_an_operator_may_use_it(site: Site) -> None:
     )
 
 
-async def test_a_refused_requeue_changes_nothing(site: Site) -> None:
-    task_id = await site.dead_letter()
-
-    answer = await site.post(f"/dead-letters/{task_id}:requeue", "bob-key")
-
-    assert answer.status_code == 403
-    [dead_letter] = (await site.get("/dead-letters")).json()["tasks"]
-    assert dead_letter["id"] == task_id
-
-
 @pytest.mark.parametrize(("operators", "expected"), [([], 403), (["ops"], 403), (["*"], 200)])
 async def test_without_authentication_only_a_star_gives_the_role(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, operators: list[str], expected: int
@@ -224,38 +214,6 @@ async def test_every_page_is_bounded_and_all_pages_have_all_tasks(site: Site) ->
     assert set(task_ids) == ids
     assert max(sizes) < 256 * 1024
     assert len(sizes) > 1
-
-
-async def test_a_dead_letter_is_requeued_once_for_its_owner(site: Site) -> None:
-    task_id = await site.dead_letter()
-    [dead_letter] = (await site.get("/dead-letters")).json()["tasks"]
-    assert (dead_letter["id"], dead_letter["owner"], dead_letter["state"]) == (task_id, "bob", "TASK_STATE_FAILED")
-
-    first = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
-    second_answer = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
-
-    assert first == {"task": first["task"], "requeuedFrom": task_id, "before": False}
-    assert second_answer == {**first, "before": True}
-    assert (await site.get("/dead-letters")).json()["tasks"] == []
-    headers = {"A2A-Version": "1.0", "X-API-Key": "bob-key"}
-    assert (await site.http.get(f"/agents/echo/tasks/{first['task']}", headers=headers)).status_code == 200
-
-
-@pytest.mark.parametrize("state", ["missing", "open", "ended"])
-async def test_a_task_that_is_not_a_dead_letter_is_not_requeued(site: Site, state: str) -> None:
-    task_id = "nothing" if state == "missing" else (await site.seeds.claim_run(scope=BOB)).ref.task_id
-    if state == "ended":
-        task_id = await site.seeds.create_task_in(COMPLETED, scope=BOB)
-
-    answer = await site.post(f"/dead-letters/{task_id}:requeue")
-
-    assert answer.status_code == (404 if state == "missing" else 400)
-    text = {
-        "missing": "not found",
-        "open": "has not ended (WORKING): only a dead letter can be requeued",
-        "ended": "is COMPLETED: only a task that FAILED because its worker was lost",
-    }
-    assert text[state] in answer.json()["error"]["message"]
 
 
 async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hidden(site: Site) -> None:

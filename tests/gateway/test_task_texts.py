@@ -43,19 +43,6 @@ async def test_only_the_operator_s_own_tasks_have_texts(gateway: LocalGateway, s
     assert texts == {own_id: "hello"}
 
 
-async def test_only_the_operator_s_own_dead_letters_have_texts(gateway: LocalGateway, seeds: Seeds) -> None:
-    own = Scope(agent="echo", owner="ops")
-    claims = [await seeds.claim_run(scope=scope) for scope in (own, replace(own, owner="bob"))]
-    for claim in claims:
-        await seeds.recover_run(claim.ref)
-
-    tasks = (await gateway.http.get(f"{PATH}/dead-letters", headers=KEY)).json()["tasks"]
-
-    assert len(tasks) == 2
-    texts = {task["id"]: (task["request"], task["text"]) for task in tasks if "request" in task}
-    assert texts == {claims[0].ref.task_id: ("hello", "The worker was lost.")}
-
-
 async def test_a_long_request_is_cut_in_the_middle(gateway: LocalGateway) -> None:
     body = message_json("begin " + "x" * 1000 + " end") | {"configuration": {"returnImmediately": True}}
     await gateway.http.post("/agents/echo/message:send", json=body, headers={"A2A-Version": "1.0", **KEY})

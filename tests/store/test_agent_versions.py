@@ -136,7 +136,7 @@ async def test_a_requeued_task_belongs_to_the_version_of_its_dead_letter(seeds: 
     claim = await versions.claim_run(RunRef(await seeds.create_task(), 1), "1")
     events = [status(FAILED)]
     await seeds.store.run(
-        settle_run(seeds.keys, claim.ref, token=claim.token, written_count=0, events=events, dead_letter=True)
+        settle_run(seeds.keys, claim.ref, token=claim.token, written_count=0, events=events, is_resubmittable=True)
     )
     assert await versions.open_tasks() == {}
 

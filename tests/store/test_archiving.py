@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from a2a_celery.features.dead_letters.dead_letter import read_dead_letter
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
@@ -21,7 +22,6 @@ from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.schema import SCHEMA, require_schema
 from a2a_celery.store.runs.commands import Claim, claim_run
 from a2a_celery.store.tasks.commands import TaskLimits, list_tasks, request_cancel
-from a2a_celery.store.tasks.dead_letters import read_dead_letter
 from a2a_celery.store.tasks.signals import send_signal
 from tests.store.test_cost import Meter
 from tests.store.test_limits import counted_bytes, stored_bytes, try_to_create
@@ -229,12 +229,12 @@ async def test_a_dead_letter_lasts_until_its_task_is_removed(store: AsyncStore, 
     await enable_archive(store, keys)
     claim = await seeds.claim_run()
     await seeds.recover_run(claim.ref)
-    [name] = await store.redis.zrange(keys.dead_letters, 0, -1)
+    [name] = await store.redis.zrange(keys.resubmittable, 0, -1)
     assert await store.run(read_dead_letter(keys, claim.ref.task_id))
 
     await store.run(remove_archived(keys, [name.decode()]))
 
-    assert not await store.redis.exists(keys.dead_letters)
+    assert not await store.redis.exists(keys.resubmittable)
 
 
 async def test_without_an_archive_the_end_of_a_task_costs_one_check(

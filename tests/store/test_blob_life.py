@@ -8,13 +8,13 @@ from a2a.types import Part
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import BlobsUnavailable
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use
 from a2a_celery.store.blobs.references import BlobMissing
 from a2a_celery.store.tasks.commands import create_task
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.watcher.archiver import REMOVAL_BATCH, BlobRemover
 from tests.support.store.blob_setup import BlobSetup, create_task_with_parts, parts_request, remove_due_blobs
 from tests.support.store.replies import begins

@@ -162,7 +162,7 @@ async def test_a_dead_letter_cancels_the_children_that_a_requeued_task_cannot_us
     await child_of(seeds, claim.ref.task_id, "independent", cancels=False)
     await child_of(seeds, claim.ref.task_id, "child")
     events = [status(FAILED)]
-    settle = settle_run(seeds.keys, claim.ref, token=claim.token, written_count=0, events=events, dead_letter=True)
+    settle = settle_run(seeds.keys, claim.ref, token=claim.token, written_count=0, events=events, is_resubmittable=True)
     await seeds.store.run(settle)
 
     await child_of(seeds, claim.ref.task_id, "late call", is_called=True)

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.lifecycle.journal import REMOVED, CallExecution, JournalEntry, decode_entry, encode_entry
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
@@ -18,7 +19,6 @@ from a2a_celery.store.runs.journal import JournalPage, RecordedEntries, read_jou
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import continue_task, delete_task
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from tests.support.store.leaks import leaks
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
@@ -297,7 +297,9 @@ async def test_a_task_whose_entries_were_removed_can_be_requeued(store: AsyncSto
 async def test_a_failed_run_leaves_a_dead_letter_on_request(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claim_run()
     events = [entry("a#1"), status(FAILED)]
-    await store.run(settle_run(keys, claim.ref, token=claim.token, written_count=0, events=events, dead_letter=True))
+    await store.run(
+        settle_run(keys, claim.ref, token=claim.token, written_count=0, events=events, is_resubmittable=True)
+    )
 
     assert isinstance(await store.run(read_dead_letter(keys, claim.ref.task_id)), DeadLetter)
     assert await leaks(store, keys) == []

@@ -11,6 +11,7 @@ from a2a.types import Part
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import BlobsUnavailable
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
@@ -21,7 +22,6 @@ from a2a_celery.store.runs.commands import Claim, claim_run, settle_run
 from a2a_celery.store.runs.journal import JournalPage, read_journal, read_recorded
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import continue_task, delete_task
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.watcher.archiver import BlobRemover
 from tests.support.store.blob_setup import BlobSetup, create_task_with_parts, remove_due_blobs
 from tests.support.store.leaks import leaks

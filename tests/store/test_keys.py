@@ -86,7 +86,7 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.leases: lambda key: store.redis.zadd(key, {f"{live_id}.1": 1}),
         keys.scopes: lambda key: store.redis.zadd(key, {str(ANN): 1}),
         keys.dispatch: lambda key: store.redis.zadd(key, {f"{ended_id}.1": 1}),
-        keys.dead_letters: lambda key: store.redis.zadd(key, {"gone": 1}),
+        keys.resubmittable: lambda key: store.redis.zadd(key, {"gone": 1}),
         keys.deliveries: lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
         keys.requested_posts: lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
         keys.task(ended_id).push: lambda key: store.redis.hset(key, "c:sealed", "x"),

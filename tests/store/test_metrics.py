@@ -38,7 +38,7 @@ ReadMetrics = Callable[[], Awaitable[FleetMetrics]]
 async def test_an_empty_store_has_no_counts(fleet_metrics: ReadMetrics) -> None:
     metrics = await fleet_metrics()
 
-    assert (metrics.counts, metrics.oldest, metrics.paused, metrics.dead_letters) == ({}, {}, 0, 0)
+    assert (metrics.counts, metrics.oldest, metrics.paused, metrics.resubmittable) == ({}, {}, 0, 0)
     assert metrics.runs == {"queued": 0, "blocked": 0, "running": 0, "delegated": 0, "suspended": 0}
 
 
@@ -184,7 +184,7 @@ async def test_lost_runs_are_counted_by_outcome(
         (ANN.agent, "failed"): 3,
         (ANN.agent, "canceled"): 1,
     }
-    assert (await fleet_metrics()).dead_letters == 3
+    assert (await fleet_metrics()).resubmittable == 3
 
 
 async def test_open_runs_are_counted_with_the_age_of_the_oldest(

@@ -12,6 +12,7 @@ from a2a.types import TaskStatusUpdateEvent
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.features.questions.reminder_poster import post_reminders
 from a2a_celery.features.schedules.section import skipped_ticks
@@ -62,7 +63,6 @@ from a2a_celery.store.tasks.commands import (
     request_cancel,
     unlist_task,
 )
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.family import acquire_ended_parents, read_family
 from a2a_celery.store.tasks.waiting import list_waiting
 from a2a_celery.store.webhooks.deliveries import delivery_metrics

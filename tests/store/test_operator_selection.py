@@ -1,5 +1,4 @@
-"""Operator commands on the tasks of all callers: ``a2a list --all``, ``cancel --all`` and the filters of
-``requeue``."""
+"""Operator commands on the tasks of all callers: ``a2a list --all`` and ``cancel --all``."""
 
 from __future__ import annotations
 
@@ -355,24 +354,6 @@ async def test_without_a_broker_tasks_still_end(
 
     assert f"runs were not revoked, and workers will drop them on receipt: {reason}" in result.stderr
     assert (await seeds.task("waits")).status.state == CANCELED
-
-
-async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None:
-    for scope, task_id in ((ANN, "ann's"), (BOB, "bob's"), (OTHER, "other's")):
-        claim = await seeds.claim_run(task_id=await seeds.create_task(scope, task_id=task_id))
-        await seeds.recover_run(claim.ref)
-
-    def dead_ids(*filters: str) -> set[str]:
-        return ids(command("requeue", "--json", *filters))
-
-    assert await asyncio.to_thread(dead_ids) == {"ann's", "bob's", "other's"}
-    assert await asyncio.to_thread(dead_ids, "--tenant", "acme") == {"ann's", "other's"}
-    assert await asyncio.to_thread(dead_ids, "--owner", "ann", "--agent", "agent") == {"ann's"}
-    assert await asyncio.to_thread(dead_ids, "--until", "1h") == set()
-    assert await asyncio.to_thread(dead_ids, "--limit", "1") == {"ann's"}
-    second_output = await asyncio.to_thread(command, "requeue", "--all", "--owner", "bob/?*", "--json")
-    assert [entry["requeuedFrom"] for entry in json_lines(second_output)] == ["bob's"]
-    assert await asyncio.to_thread(dead_ids) == {"ann's", "other's"}
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ MUTATIONS = {
         "if true then",
     ),
     "the journal of a dead letter is lost": (
-        "admin/requeue_task.lua",
+        "features/dead_letters/requeue_task.lua",
         "redis.call('RENAME', dead_keys.journal, new_keys.journal)",
         "redis.call('DEL', dead_keys.journal)",
     ),

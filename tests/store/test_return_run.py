@@ -68,7 +68,7 @@ async def test_an_agent_with_one_attempt_ends_at_once(store: AsyncStore, keys: K
     first, second = await give_up(store, keys, ref), await give_up(store, keys, ref)
 
     assert first == second == RunEnded(FAILED)
-    assert await store.redis.zcard(keys.dead_letters) == 1, "someone may requeue it"
+    assert await store.redis.zcard(keys.resubmittable) == 1, "someone may requeue it"
     assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, FAILED]
     late_settlement = settle_run(keys, ref, token=claim.token, written_count=0, events=[status(COMPLETED)])
     await store.run(late_settlement)
@@ -149,7 +149,7 @@ async def test_a_returned_run_with_a_cancel_request_is_canceled(
     await store.run(request_cancel(keys, ANN, ref.task_id, CONTEXT))
 
     assert await give_up(store, keys, ref) == RunEnded(CANCELED)
-    assert await store.redis.zcard(keys.dead_letters) == 0
+    assert await store.redis.zcard(keys.resubmittable) == 0
     assert await seeds.states(ref.task_id) == [SUBMITTED, WORKING, CANCELED]
     assert await seeds.status_text(ref.task_id) == CANCELED_BY_CLIENT
 

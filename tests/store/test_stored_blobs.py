@@ -14,6 +14,7 @@ from a2a.types import Part
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.refusals import Reason
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
@@ -31,7 +32,6 @@ from a2a_celery.store.operation import script
 from a2a_celery.store.runs.commands import append
 from a2a_celery.store.runs.suspension import SuspendedRun, Wait, suspend_run
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, delete_task
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from tests.store.test_operations import VERBS
 from tests.support.store.blob_setup import THRESHOLD, BlobSetup, create_task_with_parts, parts_request
 from tests.support.store.replies import begins, reason_of, waits

@@ -50,17 +50,6 @@ class TestOneTask:
             in missing.stderr
         )
 
-    async def test_a_dead_letter_is_shown_with_its_remedy(self, command: Command, seeds: Seeds) -> None:
-        await seeds.recover_run((await seeds.claim_run(task_id=await seeds.create_task(task_id="lost"))).ref)
-
-        lines = (await asyncio.to_thread(command, "get", "lost", "--store")).stdout.splitlines()
-        assert lines[2:] == ["FAILED: The worker was lost.", "run it again: a2a requeue lost"]
-        assert len(json_lines(await asyncio.to_thread(command, "get", "lost", "--store", "--json"))) == 1
-        [result] = json_lines(await asyncio.to_thread(command, "requeue", "lost", "--json"))
-
-        lines = (await asyncio.to_thread(command, "get", "lost", "--store")).stdout.splitlines()
-        assert lines[-1] == f"requeued as task {result['task']}"
-
     @pytest.mark.parametrize(
         "arguments",
         [("get", "--store"), ("tail", "--store"), ("cancel", "--store"), ("get", "--tree"), ("get", "--execution")],

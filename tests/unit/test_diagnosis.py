@@ -227,7 +227,7 @@ def test_a_healthy_deployment_has_no_problems() -> None:
             "operators",
             "every client can read and change the tasks of all owners",
         ),
-        ("note", with_metrics(dead_letters=2), "dead letters", "2 FAILED because the worker was lost"),
+        ("note", with_metrics(resubmittable=2), "dead letters", "2 FAILED because the worker was lost"),
         ("wrong", {"broker": "OSError: refused", "workers": {}}, "broker", "Tasks wait in the store"),
         ("wrong", {"workers": {}}, "workers", "start one with celery -A … worker"),
         (
@@ -366,7 +366,7 @@ def test_a_check_with_a_problem_reports_no_success(changes: Mapping[str, Any], c
 def test_the_json_output_has_the_same_findings() -> None:
     [finding] = [
         json.loads(f.as_json())
-        for f in diagnosis(replace(HEALTHY, **with_metrics(dead_letters=2)))
+        for f in diagnosis(replace(HEALTHY, **with_metrics(resubmittable=2)))
         if f.level == "note"
     ]
 

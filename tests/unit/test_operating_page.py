@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_celery.cli.operator import deliveries, requeue, selection
+from a2a_celery.cli.operator import deliveries, selection
 from a2a_celery.cli.operator.stuck_tasks import Stuck, Why
+from a2a_celery.features.dead_letters.command import dead_letter_fields, requeued_fields
+from a2a_celery.features.dead_letters.requeue import RequeuedTask
 from a2a_celery.lifecycle.references import RunRef, Scope
-from a2a_celery.operations.service import Requeued
 from a2a_celery.store.admin.scan import TaskSummary
 from a2a_celery.store.webhooks.deliveries import Delivery
 from tests.support import ROOT
@@ -37,8 +38,8 @@ def documented_fields(sentence: str) -> set[str]:
     [
         ("With `--json`, each task is an object with the fields", selection.task_fields(TASK)),
         ("With `--stuck`, each task is an object with the fields", Stuck(TASK, Why.SIGNAL, 1.0).as_dict()),
-        ("each dead letter is an object with the fields", requeue.dead_letter_fields(TASK)),
-        ("each new task is an object with the fields", requeue.requeued_fields(Requeued("t", "u", "agent"))),
+        ("each dead letter is an object with the fields", dead_letter_fields(TASK)),
+        ("each new task is an object with the fields", requeued_fields(RequeuedTask("t", "u", "agent"))),
         (
             "each webhook is an object with the fields",
             deliveries.delivery_fields(DELIVERY) | {"address": "", "givenUpAt": "", "due": ""},

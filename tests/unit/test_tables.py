@@ -11,12 +11,12 @@ import click
 import pytest
 from a2a.utils.errors import InternalError, InvalidParamsError
 
-from a2a_celery.cli.operator.requeue import requeued_text
 from a2a_celery.cli.operator.stats import FleetReading, stats_fields, stats_lines
 from a2a_celery.cli.output import error_line, progress_bar, table, wrap_text
 from a2a_celery.client import RemoteError
+from a2a_celery.features.dead_letters.command import requeued_text
+from a2a_celery.features.dead_letters.requeue import RequeuedTask
 from a2a_celery.lifecycle.states import COMPLETED
-from a2a_celery.operations.service import Requeued
 from a2a_celery.store.admin.metrics import FleetMetrics
 from a2a_celery.store.admin.usage import StoreUsage
 from a2a_celery.store.webhooks.deliveries import DeliveryMetrics
@@ -157,15 +157,15 @@ def test_a_text_is_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("answer", "count"),
     [
-        (Requeued(TASK, CONTEXT), 2),
-        (Requeued(TASK, CONTEXT, "agent", is_published=True), 1),
-        (Requeued(TASK, CONTEXT, "agent"), 2),
-        (Requeued(TASK, CONTEXT, "agent", is_blocked=True), 2),
+        (RequeuedTask(TASK, CONTEXT), 2),
+        (RequeuedTask(TASK, CONTEXT, "agent", is_published=True), 1),
+        (RequeuedTask(TASK, CONTEXT, "agent"), 2),
+        (RequeuedTask(TASK, CONTEXT, "agent", is_blocked=True), 2),
     ],
     ids=["before", "published", "unavailable broker", "blocked"],
 )
 def test_the_line_about_a_requeued_task_fits_80_columns(
-    monkeypatch: pytest.MonkeyPatch, answer: Requeued, count: int
+    monkeypatch: pytest.MonkeyPatch, answer: RequeuedTask, count: int
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")

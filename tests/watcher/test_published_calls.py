@@ -150,7 +150,7 @@ async def test_a_run_that_no_worker_reports_ends_as_lost(setup: Setup) -> None:
 
     assert await setup.status() == (FAILED, WORKER_LOST)
     assert (setup.broker.taken, setup.broker.revoked) == ([], [REF.name])
-    assert await setup.store.redis.zcard(setup.keys.dead_letters) == 1
+    assert await setup.store.redis.zcard(setup.keys.resubmittable) == 1
 
 
 async def test_a_report_restarts_the_time_after_which_the_run_is_lost(setup: Setup) -> None:

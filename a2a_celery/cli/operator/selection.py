@@ -1,5 +1,5 @@
 """Tasks of all callers, for operator commands: access to the store without a gateway, the filters of ``list``,
-``cancel --all`` and ``requeue``, and the table of the selected tasks.
+``cancel --all`` and commands of features, and the table of the selected tasks.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def task_fields(task: TaskSummary) -> dict[str, Any]:
         "process": process_of(task.runner) or None,
         "reason": task.reason,
         "reference": task.reference or None,
-        "deadLetter": task.is_dead_letter,
+        "deadLetter": task.is_resubmittable,
     }
 
 
@@ -193,7 +193,7 @@ SUMMARIES = Table[TaskSummary](
         "STATE": lambda task: state_name(task.state),
         "AGENT": lambda task: task.agent,
         "SINCE (UTC)": lambda task: time_text(time_of(task.since_us)),
-        "REASON": lambda task: ", ".join(filter(None, (task.reason, "dead letter" * task.is_dead_letter))),
+        "REASON": lambda task: ", ".join(filter(None, (task.reason, "dead letter" * task.is_resubmittable))),
         "REFERENCE": lambda task: task.reference,
         "TENANT": lambda task: task.scope.tenant,
         "OWNER": lambda task: task.scope.owner,

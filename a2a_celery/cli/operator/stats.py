@@ -71,7 +71,7 @@ class FleetReading:
     def run_fields(self) -> dict[str, Any]:
         """Return the numbers of runs and of tasks that wait for an operator or a client as JSON."""
         metrics = self.counted
-        return {"runs": dict(metrics.runs), "paused": metrics.paused, "deadLetters": metrics.dead_letters}
+        return {"runs": dict(metrics.runs), "paused": metrics.paused, "deadLetters": metrics.resubmittable}
 
 
 def oldest_text(agent: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from ...agents import longest_grace
 from ...app import A2A
 from ...client import state_name
 from ...dispatch import Publisher
+from ...features.commands import TASK_NOTES
 from ...lifecycle.execution import ENDS, process_of, worker_of
 from ...lifecycle.references import Scope
 from ...lifecycle.states import TERMINAL
@@ -27,7 +28,6 @@ from ...store import Keys, SyncStore
 from ...store.runs.release import Steps, read_steps
 from ...store.runs.step_durations import StepDuration, step_durations
 from ...store.tasks.commands import read_task
-from ...store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter
 from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ...submission import Submissions
 from ..options import Decorator
@@ -75,17 +75,15 @@ def with_store_options(**functions: StoredTaskCommand) -> Decorator:
 
 
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    """Print a task from the store and, for a dead letter, how to run the task again."""
+    """Print a task from the store, and the notes of features about it."""
     with operator_store(context, agent) as (a2a, store, keys):
         task, steps = _read(a2a, store, keys, task_id, agent)
         print_task(task, as_lines, steps.agent)
         if as_lines:
             return
-        match store.run(read_dead_letter(keys, task_id, from_start=True)):
-            case DeadLetter():
-                click.echo(f"run it again: a2a requeue {task_id}")
-            case AlreadyRequeued(new_id):
-                click.echo(f"requeued as task {new_id}")
+        for note in TASK_NOTES:
+            if line := note(store, keys, task_id):
+                click.echo(line)
 
 
 def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:

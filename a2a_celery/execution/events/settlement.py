@@ -39,7 +39,7 @@ class Settlement:
         translator: Translator of the run's events.
         publish_next: Function that publishes the next run of the context.
         input_timeout: Maximum seconds for which the task may wait for its client, or None for no limit.
-        dead_letter: True to store a dead letter if the task fails.
+        is_resubmittable: True if the task can be resubmitted after it fails.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Settlement:
         publish_next: PublishNext,
         *,
         input_timeout: float | None = None,
-        dead_letter: bool = False,
+        is_resubmittable: bool = False,
     ) -> None:
         self._run = run
         self._translator = translator
         self._publish_next = publish_next
         self._pause_us = int((input_timeout or 0) * 1_000_000)
-        self._dead_letter = dead_letter
+        self._is_resubmittable = is_resubmittable
 
     async def write(self, events: list[RunRecord], written_count: int) -> Failure | RunLost | None:
         """Write the last events of the run.
@@ -113,7 +113,7 @@ class Settlement:
                 read_count=run.read_count,
                 pause_us=self._pause_us,
                 pause_timeout=unanswered_status(claim) if self._pause_us else None,
-                dead_letter=self._dead_letter,
+                is_resubmittable=self._is_resubmittable,
                 sections=[*self._pause_sections(), *sections],
             )
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
 
     from ...agents import Agent
     from ...client.session import Content
-    from ...store import AsyncStore, Keys
+    from ...store import Keys
     from ...submission import Submissions
     from .section import Overlap
 
@@ -110,10 +110,3 @@ def tasks_of_schedule(keys: Keys, schedule: str) -> FilteredTasks:
 
     ticks = skipped_ticks(keys, schedule)
     return FilteredTasks(schedule_index(keys, schedule), ticks, "skippedTick", "skipped: the tick at")
-
-
-async def report_schedules(app: Celery, store: AsyncStore, keys: Keys) -> dict[str, Any]:
-    """Return the schedules in the app's ``beat_schedule``. Entries that other schedulers store are not included."""
-    from .report import reports  # noqa: PLC0415 -- protobuf
-
-    return {"schedules": await reports(app, store, keys)}

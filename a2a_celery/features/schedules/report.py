@@ -11,6 +11,7 @@ from celery import Celery
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
 
+from ...gateway.operator.operator_request import OperatorRequest
 from ...gateway.operator.reports import iso_time, task_json
 from ...store import AsyncStore, Keys
 from ...store.admin.scan import newest_tasks, state_indexes
@@ -18,6 +19,11 @@ from .celery_task import NAME
 from .section import schedule_index, skipped_ticks
 
 DEFAULTS = {"owner": "", "tenant": "", "overlap": "skip"}
+
+
+async def report_schedules(request: OperatorRequest) -> dict[str, Any]:
+    """Return the schedules in the app's ``beat_schedule``. Entries that other schedulers store are not included."""
+    return {"schedules": await reports(request.app, request.store, request.keys)}
 
 
 async def reports(app: Celery, store: AsyncStore, keys: Keys) -> list[dict[str, Any]]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 
+from ...lifecycle.refusals import Reason, Refusal
 from ...operations.errors import MAX_ID_LENGTH
 from ...telemetry.logs import about
 from ...telemetry.names import Action
 
 logger = logging.getLogger(__name__)
 
-DETAILS = {"signal": "signal", "agent": "agent", "new_task": "new task"}
-"""Fields that the text of a line contains after the result, with their names in the text."""
+DETAILS = {"signal": "signal", "agent": "agent", "task": "new task"}
+"""Fields that the text of a line contains after the result unless they are the target, with their names in the text."""
 
 
 def record(action: Action, operator: str, target: str, result: str, **fields: str | None) -> None:
@@ -27,6 +28,11 @@ def record(action: Action, operator: str, target: str, result: str, **fields: st
     values = {name: value and value[:MAX_ID_LENGTH] for name, value in fields.items()}
     extra = about(action, "", operator=operator, result=result, **values)
     by = f"the operator {operator!r}" if operator else "an unauthenticated operator"
-    details = values | ({"new_task": values.get("task")} if "requeued_from" in values else {})
-    suffix = "".join(f", {text} {details[name]!r}" for name, text in DETAILS.items() if details.get(name))
+    details = [name for name in DETAILS if values.get(name) and target != f"{name} {fields[name]}"]
+    suffix = "".join(f", {DETAILS[name]} {values[name]!r}" for name in details)
     logger.info("%s: %s by %s: %s%s", target[: 2 * MAX_ID_LENGTH], action, by, result, suffix, extra=extra)
+
+
+def refused(refusal: Refusal) -> str:
+    """Return the result of a refused action."""
+    return "missing" if refusal.reason is Reason.MISSING else "refused"

@@ -65,7 +65,7 @@ def overview_json(
         "times": {kind: list(fleet_metrics.histogram(kind)) for kind in ("queue", "run")},
         "runs": dict(fleet_metrics.runs),
         "paused": fleet_metrics.paused,
-        "deadLetters": fleet_metrics.dead_letters,
+        "deadLetters": fleet_metrics.resubmittable,
         "webhooks": {
             "waiting": posts.waiting,
             "dead": posts.dead,
@@ -127,7 +127,7 @@ def task_json(task: TaskSummary) -> dict[str, Any]:
         "process": process_of(task.runner),
         "reason": task.reason,
         "reference": task.reference,
-        "deadLetter": task.is_dead_letter,
+        "deadLetter": task.is_resubmittable,
     }
 
 
@@ -191,7 +191,7 @@ def steps_json(task_id: str, steps: Steps) -> dict[str, Any]:
         "state": TaskState.Name(steps.state),
         "run": steps.run,
         "running": steps.running,
-        "deadLetter": steps.is_dead_letter,
+        "deadLetter": steps.is_resubmittable,
         "version": steps.version,
         "now": iso(steps.now_us),
         "traceId": next(iter(steps.trace.split("-")[1:2]), ""),

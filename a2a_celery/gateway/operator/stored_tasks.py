@@ -15,10 +15,11 @@ from ...features.feature import FilteredTasks
 from ...lifecycle.references import Scope
 from ...operations.errors import invalid
 from ...store import AsyncStore, Keys
-from ...store.admin.scan import TaskSummary, newest_scopes, newest_tasks
+from ...store.admin.scan import TaskSummary, newest_scopes, newest_tasks, scan_list
 from ...store.codec import Position
 from ...store.tasks.listing import position_of, position_token
 from .reports import iso_time, task_json
+from .task_texts import MAX_TASKS
 
 PAGE = 50
 INDEXES = 40
@@ -153,6 +154,12 @@ async def newest_failures(store: AsyncStore, keys: Keys) -> dict[str, Any]:
     """Return a page with the newest failed tasks of all owners. There is no second page."""
     operation = newest_tasks(keys, [keys.failures], limit=MAX_FAILURES)
     return {"tasks": [task_json(task) for task in (await store.run(operation)).tasks], "next": None}
+
+
+async def page_of_list(store: AsyncStore, keys: Keys, name: str, cursor: int) -> dict[str, Any]:
+    """Return a page of the list with the key `name`; see `scan_list`. `cursor` is `next` of the previous page, or 0."""
+    page = await store.run(scan_list(keys, name, cursor=cursor, size=MAX_TASKS))
+    return {"tasks": [task_json(task) for task in page.tasks], "next": page.cursor}
 
 
 def _filtered_tasks(keys: Keys, query: Mapping[str, str]) -> FilteredTasks | None:

@@ -56,7 +56,7 @@ class FleetMetrics:
         counts: Values by kind, agent and label.
         runs: Open runs by phase: queued, blocked, running, delegated, suspended.
         paused: Number of interrupted tasks.
-        dead_letters: Number of dead letters that can be requeued.
+        resubmittable: Number of tasks that can be resubmitted.
         oldest: Seconds that the oldest queued run of each agent has waited, among `SAMPLED_RUNS` runs.
         to_archive: Number of ended tasks that are due for the archive.
         archive_lag: Seconds for which the oldest task to archive has been due, or 0.
@@ -67,7 +67,7 @@ class FleetMetrics:
     counts: Mapping[tuple[str, str, str], int] = field(repr=False)
     runs: Mapping[str, int]
     paused: int
-    dead_letters: int
+    resubmittable: int
     oldest: Mapping[str, float]
     to_archive: int = 0
     archive_lag: float = field(default=0.0, compare=False)
@@ -98,7 +98,7 @@ def read_metrics(keys: Keys) -> Reply[FleetMetrics]:
     """Read the metrics of the deployment."""
 
     def parse(reply: Sequence[Any]) -> FleetMetrics:
-        now_us, fields, queued, running, delegated, paused, dead, ages, blocked, due, late_us = reply[:11]
+        now_us, fields, queued, running, delegated, paused, resubmittable, ages, blocked, due, late_us = reply[:11]
         refused, suspended = reply[11:]
         return FleetMetrics(
             int(now_us),
@@ -111,7 +111,7 @@ def read_metrics(keys: Keys) -> Reply[FleetMetrics]:
                 "suspended": suspended,
             },
             paused,
-            dead,
+            resubmittable,
             {agent.decode(): int(age_us) / 1e6 for agent, age_us in zip(ages[::2], ages[1::2], strict=True)},
             due,
             int(late_us) / 1e6,

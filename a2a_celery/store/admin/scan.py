@@ -1,4 +1,4 @@
-"""Lists of open runs, pauses, dead letters and tasks of all owners, for operators.
+"""Lists of open runs, pauses, and tasks of all owners, for operators.
 
 A list is read in pages, so that a long list does not delay other Redis commands.
 """
@@ -41,7 +41,7 @@ class TaskSummary:
         now_us: Time at which the list was read.
         reason: Reason for which the task ended without a result, or None.
         reference: Reference of the failure in a worker's log, or "".
-        is_dead_letter: True if the task can be requeued and was not requeued.
+        is_resubmittable: True if the task keeps the data for a further run.
     """
 
     ref: RunRef
@@ -61,7 +61,7 @@ class TaskSummary:
     now_us: int = field(compare=False)
     reason: EndReason | None = None
     reference: str = ""
-    is_dead_letter: bool = False
+    is_resubmittable: bool = False
 
     @property
     def position(self) -> Position:
@@ -89,7 +89,7 @@ def scan_list(keys: Keys, name: Key, *, cursor: Digits = 0, size: int = PAGE) ->
     Args:
         keys: Keys of the deployment.
         name: Redis key of the list: `leases`, `dispatch`, `blocked`, `canvases`, `suspended`, `pauses` or
-            `dead_letters` of `keys`.
+            `resubmittable` of `keys`.
         cursor: Cursor of the page, or 0 for the first page.
         size: Approximate number of tasks on the page.
     """
@@ -265,7 +265,7 @@ def _page(reply: Sequence[Any]) -> TaskSummaryPage:
 
 
 def _summary(fields: Sequence[bytes | None], now_us: int) -> TaskSummary:
-    *texts, status, is_dead_letter = (value or b"" for value in fields)
+    *texts, status, is_resubmittable = (value or b"" for value in fields)
     score, task_id, run, agent, context, scope, state, at, runner, *numbers = (value.decode() for value in texts)
     attempt, most, cancel, again, claimed, waiting_since = numbers
     task_state = state_of(state.encode())
@@ -288,5 +288,5 @@ def _summary(fields: Sequence[bytes | None], now_us: int) -> TaskSummary:
         now_us,
         reason,
         reference,
-        is_dead_letter == b"1",
+        is_resubmittable == b"1",
     )

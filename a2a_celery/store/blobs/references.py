@@ -5,7 +5,7 @@ blob name of each part. The first byte of a table cannot be the first byte of a 
 therefore cannot forge a table, and a release without support for references refuses the message.
 
 A stored journal entry with a reference also begins with such a table, and has no content. The blob name is relative to
-the folder of the task, so that the journal of a dead letter can become the journal of another task.
+the folder of the task, so that the journal of a resubmitted task can become the journal of another task.
 
 A process that has not read the blobs of a task represents an unresolved reference as a part whose URL begins with a
 mark that only this process knows.

@@ -45,7 +45,7 @@ class Claim:
         is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
         execution: Newest steps of the task or, in the task's first run before any retry, of a section, oldest first.
         journal: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
-        journal_origin: Id of the first dead letter from which the journal was requeued, or the id of the task itself.
+        journal_origin: Id of the first resubmitted task that had the journal, or the id of the task itself.
         turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
             the agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the
             first turn of a task.
@@ -299,7 +299,7 @@ def settle_run(
     read_count: int = 0,
     pause_us: int = 0,
     pause_timeout: StatusToWrite | None = None,
-    dead_letter: bool = False,
+    is_resubmittable: bool = False,
     sections: Sections = (),
 ) -> Reply[Settled | RunLost | Illegal | LeftOpen | EndRefused]:
     """End a claimed run with its last `events`. If a message waits, the next run begins.
@@ -316,7 +316,7 @@ def settle_run(
         read_count: Number of messages that the agent has read in the run. The first unread message begins a turn.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: Event with which the watcher ends the pause, or None if `pause_us` is 0.
-        dead_letter: True to leave a dead letter if the task is FAILED.
+        is_resubmittable: True if the task can be resubmitted after it fails.
         sections: Sections of features.
     """
     return Reply(partial(_parse_settlement, ref, sections))
@@ -356,8 +356,8 @@ def end_run(
         ref: Run to end.
         runner: Prefix of the id of the runner that has claimed the run. None to end only an unclaimed run.
         event: Status event of a terminal state.
-        lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a dead letter if the
-            turn may not have another attempt. An unclaimed run is published again until `MAX_LOST_BEFORE_CLAIM`
+        lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a resubmittable task
+            if the turn may not have another attempt. An unclaimed run is published again until `MAX_LOST_BEFORE_CLAIM`
             processes have been lost before claiming the run.
         retries: Retry count of the Celery message that caused the call, or None if no message caused it. A message
             that is older than the last retry does not end the run.

@@ -131,7 +131,7 @@ def lapsed_runs(keys: Keys, *, limit: int, longest_lease_us: int | None = None) 
 def lapse_run(
     keys: Keys, lapsed_run: Lapsed, task: Task, version: int, *, delay_us: int, without: frozenset[str] = frozenset()
 ) -> Operation[Lapse]:
-    """End a lapsed run and its task, or queue the next run. A task that fails leaves a dead letter.
+    """End a lapsed run and its task, or queue the next run. A task that fails can be resubmitted.
 
     The next run belongs to the same turn. If a client message interrupts the lapsed run, the next run belongs to the
     turn of the message.

@@ -209,7 +209,7 @@ def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Reply[list[DueCanv
 
 @verb
 def end_by_result(
-    keys: Keys, ref: RunRef, events: EventsToWrite, *, lost: bool = False, dead_letter: bool = False
+    keys: Keys, ref: RunRef, events: EventsToWrite, *, lost: bool = False, is_resubmittable: bool = False
 ) -> Reply[Over | Illegal | Unchanged]:
     """End a run and its task with `events`. The run is delegated to a canvas, or no worker with this package has
     claimed it.
@@ -220,7 +220,7 @@ def end_by_result(
         events: Events that represent the result.
         lost: True if the result only reports that a worker was lost. If the worker has this package and was lost before
             it claimed the run, the run does not change, because it is published again.
-        dead_letter: True to leave a dead letter if the task of an unclaimed run fails.
+        is_resubmittable: True if the task of an unclaimed run can be resubmitted after it fails.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | Illegal | Unchanged:
@@ -307,7 +307,7 @@ class Steps:
         version: Version of the agent's code that began the turn, or "".
         scope: Agent, tenant and owner of the task.
         trace: W3C traceparent of the newest turn, or "".
-        is_dead_letter: True if the task can be requeued.
+        is_resubmittable: True if the task keeps the data for a further run.
         resumed_us: Time of the store, in µs, at which the newest suspension of the turn ended, or 0.
     """
 
@@ -321,7 +321,7 @@ class Steps:
     version: str = ""
     scope: Scope = field(default_factory=Scope)
     trace: str = ""
-    is_dead_letter: bool = False
+    is_resubmittable: bool = False
     resumed_us: int = 0
 
 
@@ -336,7 +336,7 @@ def read_steps(keys: Keys, task_id: TaskId) -> Reply[Steps | None]:
     def parse(reply: Sequence[Any]) -> Steps | None:
         if not reply:
             return None
-        now_us, agent, context_id, state, run, phase, version, steps, scope, trace, is_dead_letter, resumed_us = reply
+        now_us, agent, context_id, state, run, phase, version, steps, scope, trace, is_resubmittable, resumed_us = reply
         return Steps(
             [decode_step(step) for step in steps],
             agent.decode(),
@@ -348,7 +348,7 @@ def read_steps(keys: Keys, task_id: TaskId) -> Reply[Steps | None]:
             version.decode(),
             Scope.parse(scope.decode()),
             trace.decode(),
-            is_dead_letter == b"1",
+            is_resubmittable == b"1",
             int(resumed_us),
         )
 

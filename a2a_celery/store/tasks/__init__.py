@@ -1,1 +1,1 @@
-"""Tasks: commands and their results, limits, ListTasks, signals, families and dead letters."""
+"""Tasks: commands and their results, limits, ListTasks, signals and families."""

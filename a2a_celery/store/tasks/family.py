@@ -2,8 +2,8 @@
 
 If the agent of a task starts another task, the new task is a child of the agent's task. The store records the relation
 if both tasks have the same tenant and owner. When the parent ends without a result, a watcher cancels the children,
-except children that are not cancelled with their parent. The called children of a dead letter continue. When a message
-interrupts a turn of the parent, a watcher cancels only the children for which the turn waits.
+except children that are not cancelled with their parent. The called children of a task that can be resubmitted
+continue. When a message interrupts a turn of the parent, a watcher cancels only the children for which the turn waits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Parent:
         cancels: True if the new task is cancelled with its parent.
         is_waiting: True if the parent waits until the new task has ended or waits for its client. Such a task is also
             called.
-        is_called: True if the parent uses the new task again when the parent is requeued.
+        is_called: True if the parent uses the new task again when the parent is resubmitted.
     """
 
     task_id: str

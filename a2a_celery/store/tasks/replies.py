@@ -128,7 +128,7 @@ def refusal(task_id: str, reply: Sequence[bytes], reasons: Reasons) -> Refusal:
         case b"limited":
             limit, maximum, wait_us = values
             data = {"limit": limit.decode(), "maximum": int(maximum), "retry_in": int(wait_us) / 1e6}
-        case b"ended" | b"alive":
+        case b"ended":
             data = {"state": state_of(values[0])}
         case b"context":
             data = {"context": values[0].decode()}

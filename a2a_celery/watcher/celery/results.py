@@ -109,7 +109,7 @@ class Results:
         if snapshot is None:
             return True
         events, is_lost = self._events(ref, snapshot[0], result), isinstance(result.error, WorkerLostError)
-        ending = end_by_result(self._keys, ref, events, lost=is_lost and not lost, dead_letter=is_lost)
+        ending = end_by_result(self._keys, ref, events, lost=is_lost and not lost, is_resubmittable=is_lost)
         reply = await self._store.run(ending)
         match reply:
             case Unchanged():

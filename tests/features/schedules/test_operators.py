@@ -11,8 +11,8 @@ from celery import Celery
 from celery.schedules import crontab
 
 from a2a_celery import A2A, Turn
-from a2a_celery.features.schedules import report_schedules
 from a2a_celery.features.schedules.celery_task import NAME
+from a2a_celery.features.schedules.report import reports
 from a2a_celery.features.schedules.section import HandledTick, Tick
 from a2a_celery.gateway.operator.stored_tasks import stored_tasks
 from a2a_celery.store import AsyncStore, Keys
@@ -88,7 +88,7 @@ async def test_the_schedules_of_the_app_are_reported_with_what_became_of_their_t
     await seeds.create_scheduled_task(NEXT, BOB)
     assert begins(tick_result)
 
-    nightly, poll = (await report_schedules(app, store, keys))["schedules"]
+    nightly, poll = await reports(app, store, keys)
 
     assert nightly["lastTask"]["id"] == tick_result.task.id
     assert nightly | {"lastTask": None} == {

@@ -13,9 +13,9 @@ from celery import Celery
 
 from a2a_celery import A2A, StepsChanged, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter
 from tests.execution.attempts import Task
 from tests.execution.scene import TurnByTurn
 from tests.support.store.seeds import Seeds

@@ -46,7 +46,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         re.DOTALL,
     )
     index_pattern = re.compile(rf"{prefix}:(tasks|context|owner|schedule|tag):.*:(?P<state>\d)")
-    dead = {tag.decode() for tag in await redis.zrange(keys.dead_letters, 0, -1)}
+    dead = {tag.decode() for tag in await redis.zrange(keys.resubmittable, 0, -1)}
     problems: list[str] = []
 
     waiting_tags = {tag for name in (keys.archive, keys.archive_refused) for tag in await redis.zrange(name, 0, -1)}
@@ -196,7 +196,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                 record = await record_of(member.decode())
                 if record and int(record[b"state"]) != FAILED:
                     problems.append(f"{key}: {member!r} has not failed")
-        elif key == keys.dead_letters:
+        elif key == keys.resubmittable:
             if expires < 0:
                 problems.append(f"{key}: dead letters without an expiry")
             for tag in dead:

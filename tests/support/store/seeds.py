@@ -20,6 +20,7 @@ from a2a.types import (
 )
 
 from a2a_celery.features import KEPT_METADATA
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.features.schedules.section import HandledTick, Tick
 from a2a_celery.features.sessions.section import SessionSection
 from a2a_celery.lifecycle import LogEntry, fold
@@ -32,7 +33,6 @@ from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import Claim, Settled, Written, append, claim_run, settle_run
 from a2a_celery.store.runs.recovery import Lapse, begin_next_attempt, lapsed_runs
 from a2a_celery.store.tasks.commands import create_task, read_task
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.replies import Accepted
 
 AGENTS = ("agent", "other")

@@ -12,6 +12,7 @@ from uuid import UUID
 from a2a.types import TaskState
 
 from a2a_celery.features import KEPT_METADATA
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
@@ -55,7 +56,6 @@ from a2a_celery.store.tasks.commands import (
     end_pauses,
     request_cancel,
 )
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.family import Parent, acquire_ended_parents
 from a2a_celery.store.tasks.signals import send_signal
 from a2a_celery.store.webhooks.deliveries import abandon_delivery, postpone_delivery, replay_delivery
@@ -200,7 +200,7 @@ class World:
             ask_count=self.chance.choice([0, 1]),
             refuses_answer=self.refuses_answer(),
             read_count=0 if isinstance(messages, RunLost) else self.chance.randint(0, len(messages)),
-            dead_letter=self.chance.random() < 0.5,
+            is_resubmittable=self.chance.random() < 0.5,
             pause_us=self.chance.choice([0, HOUR_US]),
             pause_timeout=status_event(task_id, context_id, FAILED),
             sections=[
@@ -357,7 +357,7 @@ class World:
         if r["parent"] or r["children"] or r["code_version"]:
             return  # a task of another engine, which this operation deletes, has no such fields
         await self.run(delete_task(self.keys, Scope.parse(r["scope"]), task_id))
-        for key in (self.keys.dead_letters, self.keys.pauses, reminder_index(self.keys)):
+        for key in (self.keys.resubmittable, self.keys.pauses, reminder_index(self.keys)):
             await self.seeds.store.redis.zrem(key, task_id)
 
     async def expire(self, task_id: str, r: Record) -> None:
@@ -366,7 +366,7 @@ class World:
         if int(r["state"]) not in TERMINAL or await redis.ttl(self.keys.task(task_id).record) < 0:
             return  # the task waits for the archive
         await redis.delete(*[key async for key in redis.scan_iter(f"{self.keys.prefix}:{{{task_id}}}:*")])
-        await redis.zrem(self.keys.dead_letters, task_id)
+        await redis.zrem(self.keys.resubmittable, task_id)
         for entry in await redis.zrange(self.keys.stored_expiring, 0, -1):
             if entry.split()[0].decode() == task_id:
                 await redis.zadd(self.keys.stored_expiring, {entry: 1})

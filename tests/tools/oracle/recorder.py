@@ -164,7 +164,7 @@ class Recorder(World):
                 ),
                 ("deliveries", scan_deliveries(keys)),
                 ("dead deliveries", scan_deliveries(keys, dead=True)),
-                ("dead letters", scan_list(keys, keys.dead_letters)),
+                ("dead letters", scan_list(keys, keys.resubmittable)),
                 ("metrics", read_metrics(keys)),
             ]
         )

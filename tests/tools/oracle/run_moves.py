@@ -8,6 +8,7 @@ from typing import Any
 
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.features import KEPT_METADATA
+from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_arguments
 from a2a_celery.features.sessions.section import SavedSession, SessionSection, checkpoint
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
@@ -52,7 +53,6 @@ from a2a_celery.store.tasks.commands import (
     create_task,
     read_task,
 )
-from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.signals import send_signal
 from tests.support.store.seeds import AGENTS, ANN, LEASE_US, RETENTION, chunk, request, status
 from tests.support.store.suspensions import received_entry, timeout_entry, wait_for
@@ -104,7 +104,7 @@ async def end_by_any_result(world: Recorder, ref: RunRef) -> None:
     """End a run by an illegal, large or failed result."""
     events = world.chance.choice([[status(COMPLETED), status(WORKING)], [status(FAILED, LARGE)], [status(FAILED)]])
     lost, dead_letter = world.chance.random() < 0.3, world.chance.random() < 0.5
-    await world.run(end_by_result(world.keys, ref, events, lost=lost, dead_letter=dead_letter))
+    await world.run(end_by_result(world.keys, ref, events, lost=lost, is_resubmittable=dead_letter))
 
 
 async def claim_differently(world: Recorder, task_id: str, r: Record) -> None:
@@ -369,7 +369,7 @@ async def fail_task(world: Recorder, text: str, *, from_start: bool = False) -> 
     claim = claim_run(world.keys, ref, token=token, runner="runner", lease_us=LEASE_US, working=True)
     await world.run(claim)
     events: list[Any] = [JournalEntry("step#1", "step", "json", text.encode()), status(FAILED)]
-    end = settle_run(world.keys, ref, token=token, written_count=0, events=events, dead_letter=True)
+    end = settle_run(world.keys, ref, token=token, written_count=0, events=events, is_resubmittable=True)
     await world.run(end)
     dead_letter = await world.run(read_dead_letter(world.keys, ref.task_id, from_start=from_start))
     assert isinstance(dead_letter, DeadLetter)

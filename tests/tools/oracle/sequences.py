@@ -76,43 +76,44 @@ class Scripts:
 
     def __init__(self, mutation: Mutation | None = None) -> None:
         self._mutation = mutation
-        self._original = operation.SCRIPTS
+        self._original = (operation.SCRIPTS, operation.FEATURES)
         self._limits = ExitStack()
 
     def __enter__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="a2a-oracle-"))
-        folder = self._folder / "scripts"
-        shutil.copytree(self._original, folder)
+        for folder in self._original:
+            shutil.copytree(folder, self._folder / folder.name, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
         if self._mutation is not None:
-            self._mutate(folder, *self._mutation)
-        for path in folder.glob("*/*.lua"):
+            self._mutate(*self._mutation)
+        for path in self._folder.glob("*/*/*.lua"):
             path.write_text(path.read_text().replace(TIME, ORACLE_TIME))
-        self._use(folder)
+        self._use(*(self._folder / folder.name for folder in self._original))
         for name, limit in SMALL_LIMITS.items():
             for module in (commands, deliveries, family, signals):
                 if hasattr(module, name):
                     self._limits.enter_context(patch.object(module, name, limit))
 
-    def _mutate(self, folder: Path, name: str, before: str, after: str) -> None:
+    def _mutate(self, name: str, before: str, after: str) -> None:
         kinds = {f"features/{code.table.name}/{Path(getfile(kind)).stem}.lua": kind for kind, code in SECTIONS.items()}
         kind = kinds.get(name)
-        text = (folder / name).read_text() if kind is None else SECTIONS[kind].text
+        path = self._folder / (name if name.startswith("features/") else f"scripts/{name}")
+        text = path.read_text() if kind is None else SECTIONS[kind].text
         if text.count(before) != 1:
             raise ValueError(f"{name} contains {before!r} {text.count(before)} times, not once")
         if kind is None:
-            (folder / name).write_text(text.replace(before, after))
+            path.write_text(text.replace(before, after))
         else:
             mutated = SECTIONS[kind]._replace(text=text.replace(before, after))
             self._limits.enter_context(patch.dict(SECTIONS, {kind: mutated}))
 
     def __exit__(self, *exc: object) -> None:
         self._limits.close()
-        self._use(self._original)
+        self._use(*self._original)
         shutil.rmtree(self._folder)
 
     @staticmethod
-    def _use(folder: Path) -> None:
-        operation.SCRIPTS = folder
+    def _use(scripts: Path, features: Path) -> None:
+        operation.SCRIPTS, operation.FEATURES = scripts, features
         operation.script.cache_clear()
         operation.libraries.cache_clear()
 

@@ -21,6 +21,10 @@ DIGEST_BYTES = 8
 LONGEST_TEXT = 400
 """Maximum characters of a text in a line. Of a longer text, the line has the beginning and a digest."""
 
+FIRST_NAMES = {"resubmittable": "dead_letters", "is_resubmittable": "is_dead_letter"}
+"""First names of renamed fields. Transcripts have these names, so that a recording of an earlier version still has the
+lines of this version."""
+
 
 class Transcript:
     """Lines of a sequence, in which ids are renamed in the order of their appearance."""
@@ -70,7 +74,8 @@ def neutral(value: Any) -> Any:
         case RecordedEntries():
             return sorted(json.dumps(neutral(entry), sort_keys=True) for entry in value.entries)
         case _ if is_dataclass(value):
-            contents = {f.name: neutral(getattr(value, f.name)) for f in fields(value) if f.name != "now_us"}
+            names = [f.name for f in fields(value) if f.name != "now_us"]
+            contents = {FIRST_NAMES.get(name, name): neutral(getattr(value, name)) for name in names}
             return [type(value).__name__, contents]
         case _:
             return repr(value)

@@ -1,7 +1,7 @@
 -- read_metrics: return the metrics of the deployment, the number of open runs, and the age of each agent's oldest
 -- queued run.
--- returns {current time in µs, {field, value, …}, queued, running, delegated, paused, dead letters, {agent, µs for
---       which its oldest run has waited, …}, blocked, tasks due for the archive, µs for which the oldest task has been
+-- returns {current time in µs, {field, value, …}, queued, running, delegated, paused, tasks that can be resubmitted,
+--       {agent, µs for which its oldest run has waited, …}, blocked, tasks due for the archive, µs for which the oldest task has been
 --       due, refused tasks, suspended}
 -- requires: keys, time
 
@@ -20,7 +20,7 @@ for agent, since in pairs(oldest) do
 end
 return {
   micros(now()), redis.call('HGETALL', metrics), redis.call('ZCARD', dispatch), redis.call('ZCARD', leases),
-  redis.call('ZCARD', canvases), redis.call('ZCARD', pauses), redis.call('ZCOUNT', dead_letters, micros(now()), '+inf'), ages,
+  redis.call('ZCARD', canvases), redis.call('ZCARD', pauses), redis.call('ZCOUNT', resubmittable, micros(now()), '+inf'), ages,
   redis.call('ZCARD', blocked), redis.call('ZCOUNT', archive, '-inf', micros(now())),
   micros(math.max(0, now() - tonumber(redis.call('ZRANGE', archive, 0, 0, 'WITHSCORES')[2] or now()))),
   redis.call('ZCARD', archive_refused), redis.call('ZCARD', suspended),

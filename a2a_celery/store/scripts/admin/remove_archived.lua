@@ -19,11 +19,11 @@ for _, tag in ipairs(task_ids) do
   if r and TERMINAL[r.state] and redis.call('ZREM', archive, tag) == 1 then
     removed, border = removed + 1, math.max(border, r.at)
     remove_from_indexes(keys, r, r.state)
-    redis.call('ZREM', dead_letters, tag)
+    redis.call('ZREM', resubmittable, tag)
     count_metric(r, 'archived', 'tasks')
     if has_undelivered(keys, r) then
       if not r.packed then
-        r.code_version = false -- a dead letter does not count as an open task of its version
+        r.code_version = false -- an ended task does not count as an open task of its version
         delete_run_data(keys, r, {'code_version'})
       end
       r.retention = UNDELIVERED_RETENTION

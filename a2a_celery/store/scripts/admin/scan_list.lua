@@ -1,4 +1,4 @@
--- scan_list: return a page of a list of runs, pauses or dead letters, with a summary of each task.
+-- scan_list: return a page of a list of runs or tasks, with a summary of each task.
 -- returns {next cursor ('0' after the last page), current time in µs, task_summary of each member}. A member may appear
 --       twice. Members whose task or run is missing are omitted.
 -- requires: keys, task_summary, time

@@ -3,8 +3,9 @@
 -- The record of a child task has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record
 -- of a parent has `children`: the tags of its child tasks in the order of their creation, each followed by a space. The
 -- tag of a child that is not cancelled with its parent is followed by an exclamation mark. The record of a child has
--- `awaited` as long as its parent waits for it, and `called` if a requeued parent uses it again. If a message interrupts a turn, the record of the parent has
--- `children_at_interrupt`, a copy of `children`, until the awaited tasks among them have ended.
+-- `awaited` as long as its parent waits for it, and `called` if a resubmitted parent uses it again. If a message
+-- interrupts a turn, the record of the parent has `children_at_interrupt`, a copy of `children`, until the awaited tasks
+-- among them have ended.
 
 local function prefix_of(keys) return string.match(keys.record, '^(.*):{') end
 
@@ -12,7 +13,7 @@ local function prefix_of(keys) return string.match(keys.record, '^(.*):{') end
 local function ended_parents_key(keys) return prefix_of(keys) .. ':ended_parents' end
 
 -- Return true if a task in `state` has ended without a result, so that its children are cancelled. The called children
--- of a dead letter continue, because the requeued task waits for them.
+-- of a task that can be resubmitted continue, because the new task waits for them.
 local function cancels_children(state) return TERMINAL[state] and state ~= COMPLETED end
 
 -- Make a watcher cancel the children of a task that has ended, or of which a turn has ended.
@@ -106,20 +107,4 @@ local function join_family(keys, parent, id)
   if parent.is_waiting then redis.call('HSET', keys.record, 'awaited', '1') end
   if parent.is_called then redis.call('HSET', keys.record, 'called', '1') end
   if parent.cancels_child then schedule_child_cancels(keys, parent.tag) end
-end
-
--- Move the called children of a dead letter to the task `id` as which the dead letter is requeued. A watcher cancels the
--- other children.
-local function move_called_children(dead_keys, dead, keys, id)
-  if dead.depth then redis.call('HSET', keys.record, 'depth', dead.depth) end
-  local called, others = {}, {}
-  for child in string.gmatch(dead.children or '', '%S+') do
-    local record = keys_of(prefix_of(keys), string.match(child, '^[^!]+')).record
-    local is_called = redis.call('HEXISTS', record, 'called') == 1
-    local list = is_called and called or others
-    list[#list + 1] = child .. ' '
-    if is_called then redis.call('HSET', record, 'parent', id) end
-  end
-  if #called > 0 then redis.call('HSET', keys.record, 'children', table.concat(called)) end
-  if dead.children then redis.call('HSET', dead_keys.record, 'children', table.concat(others)) end
 end

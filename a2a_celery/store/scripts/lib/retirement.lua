@@ -19,8 +19,8 @@ local function expire_task(keys, r)
   if r.enabled_configs then expire_deliveries(keys, r) end
 end
 
--- Delete the data for a further run, which a dead letter keeps: request, journal and signals. Also delete the fields
--- `fields` of the record. The ids of signals stay, because clients may repeat a signal after the end.
+-- Delete the data for a further run: request, journal and signals. Also delete the fields `fields` of the record. The
+-- ids of signals stay, because clients may repeat a signal after the end.
 local function delete_run_data(keys, r, fields)
   delete_journal(keys, r)
   if r.signal_bytes then
@@ -46,9 +46,9 @@ local function record_failure(keys, r)
   redis.call('EXPIRE', failures, math.max(tonumber(r.retention), redis.call('TTL', failures)))
 end
 
--- End the task and its run. The keys of the task expire together, or wait for the archive. With `dead_letters` (a key),
--- the task becomes a dead letter, which keeps request, options, journal and signals and is not packed.
-local function end_task(keys, r, dead_letters)
+-- End the task and its run. The keys of the task expire together, or wait for the archive. With `is_resubmittable`, the
+-- task keeps the data for a further run (request, options, journal and signals) and is not packed.
+local function end_task(keys, r, is_resubmittable)
   close_run(r)
   leave_context_queue(keys, r, 0)
   count_metric(r, 'ended', micros(r.state))
@@ -61,12 +61,13 @@ local function end_task(keys, r, dead_letters)
   local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result',
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
     'resumed_by', 'earlier_nonces', 'has_messages', 'interrupt_requested', 'claimed_version', 'awaited'}
-  if dead_letters then
+  if is_resubmittable then
     if r.code_version then count_version_tasks(r, r.code_version, -1) end
     redis.call('HDEL', keys.record, unpack(fields))
-    redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
-    redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))
-    redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
+    local resubmittable = prefix_of(keys) .. ':dead_letters'
+    redis.call('ZREMRANGEBYSCORE', resubmittable, '-inf', micros(now()))
+    redis.call('ZADD', resubmittable, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))
+    redis.call('EXPIRE', resubmittable, math.max(tonumber(r.retention), redis.call('TTL', resubmittable)))
   else
     delete_run_data(keys, r, fields)
     pack_task(keys, r)

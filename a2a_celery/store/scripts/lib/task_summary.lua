@@ -15,7 +15,7 @@ end
 -- Return a task for operators, or nil if the task does not exist: its `score` in the list, then fields of its record,
 -- none of which contains text from a client or an agent. The field `at` is the time at which the task entered its
 -- state. The field `max_attempts` is false before the first claim of a turn. The last fields are the time since which a run that is not claimed waits, the final status event of a task
--- without a result, which may contain a text from the agent, and 1 for a dead letter that was not requeued.
+-- without a result, which may contain a text from the agent, and 1 if the task can be resubmitted.
 local function task_summary(keys, score)
   local record = keys.record
   local summary = redis.call('HMGET', record, 'task_id', 'run', 'agent', 'context', 'scope', 'state', 'at', 'runner', 'attempt',

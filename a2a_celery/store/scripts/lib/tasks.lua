@@ -24,8 +24,8 @@
 --                              the turn that were returned; these do not count toward the agent's own limit
 --   parent, depth, children, children_at_interrupt, awaited, called
 --                              see lib/family.lua
---   request, caller            request of the run, and its caller; deleted when the task ends. A dead letter keeps both
---                              until it is requeued
+--   request, caller            request of the run, and its caller; deleted when the task ends, unless the task
+--                              can be resubmitted, see lib/retirement.lua
 --   options                    JSON of the options with which the run is published, '' for the agent's own options;
 --                              deleted with the request
 --   begins_at, trace           not_before_us and the W3C traceparent of the options; absent without options. When the
@@ -80,9 +80,7 @@
 --                              of pauses; the event is deleted when the task ends
 --   pause_data                 names of the fields that sections keep until the pause ends, each followed by a space, see
 --                              lib/pauses.lua
---   requeued_as, requeued_from
---                              id of the task as which a dead letter was requeued; quoted ids of the dead letters
---                              before this task, each followed by a space
+--   requeued_from              quoted ids of the resubmitted tasks before this task, each followed by a space
 --   enabled_configs            quoted ids of the push-notification configs that receive events, each followed by a
 --                              space, without configs whose delivery was given up
 --   deliveries, dead_deliveries
@@ -99,10 +97,10 @@
 --   journal_bytes              bytes of the journal, including keys; absent without a journal
 --   blobs                      '1' if Redis has stored blobs of the task
 --   journal_blobs              folder of the journal's blobs in the folder of the task; absent without such blobs
---   journal_origin             id of the first dead letter before this task, if the task continues with the journal of
---                              that dead letter
+--   journal_origin             id of the first resubmitted task before this task, if the task continues with the journal
+--                              of that task
 --   code_version, claimed_version
---                              see lib/versions.lua. A dead letter keeps `code_version` until it is requeued
+--                              see lib/versions.lua. A task that can be resubmitted keeps `code_version`
 --   size, largest              bytes of the task (see lib/stored_bytes.lua), and bytes of the largest entry of its log
 --   quota_account              account whose sum of stored bytes includes the task; absent without a limit of stored
 --                              bytes

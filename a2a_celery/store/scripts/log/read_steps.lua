@@ -1,7 +1,7 @@
 -- read_steps: return the newest execution steps of a task.
 -- returns {current time in µs, agent, context, state, run, phase, version of the agent's code ('' for none), steps,
---       scope, traceparent of the newest turn ('' for none), '1' if the task is a dead letter, else '0', µs at which the
---       newest run was queued after a suspension (0 for none)}
+--       scope, traceparent of the newest turn ('' for none), '1' if the task can be resubmitted, else '0', µs at which
+--       the newest run was queued after a suspension (0 for none)}
 --       | {}: the task does not exist
 -- requires: keys, packed, time
 
@@ -11,4 +11,4 @@ if not r[1] then return {} end
 local steps = not r[9] and redis.call('LRANGE', keys.execution, 0, -1)
   or select(2, unpack_task(keys, {task_id = r[10], context = r[2]}))
 return {micros(now()), r[1], r[2], r[3], r[4], r[5] or '', r[6] or '', steps, r[7], r[8] or '',
-  redis.call('ZSCORE', dead_letters, task_tag(keys)) and '1' or '0', r[11] or '0'}
+  redis.call('ZSCORE', resubmittable, task_tag(keys)) and '1' or '0', r[11] or '0'}

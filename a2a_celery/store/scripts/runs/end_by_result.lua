@@ -14,9 +14,9 @@ if r.phase ~= '' then
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
   allow_small_write(keys, events)
   apply_events(keys, r, events)
-  local is_dead_letter = dead_letter and r.phase == 'queued' and r.state == FAILED
-  end_task(keys, r, is_dead_letter and dead_letters)
-  if is_dead_letter then count_metric(r, 'lost', 'failed') end
+  local was_lost = is_resubmittable and r.phase == 'queued' and r.state == FAILED
+  end_task(keys, r, was_lost)
+  if was_lost then count_metric(r, 'lost', 'failed') end
   save_record(keys, r)
   notify(keys, r)
 end

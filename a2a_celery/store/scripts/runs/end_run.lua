@@ -1,6 +1,6 @@
 -- end_run: end a run, and its task, on behalf of its worker. any live state → terminal; → CANCELED if a client
 -- requested cancellation. An interrupted task has no run to end. A task that fails because its worker was lost
--- leaves a dead letter.
+-- can be resubmitted.
 -- returns {'over', version, state}: the run has ended, by this call or an earlier call
 --       | {'unchanged'}: the run does not exist, belongs to another process or to a later retry, or will have another
 --       attempt
@@ -38,7 +38,7 @@ elseif r.phase == 'queued' then
   apply_events(keys, r, {event})
 end
 if r.phase ~= '' then
-  end_task(keys, r, lost and r.state == FAILED and dead_letters)
+  end_task(keys, r, lost and r.state == FAILED)
   if lost then count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled') end
   save_record(keys, r)
   notify(keys, r)

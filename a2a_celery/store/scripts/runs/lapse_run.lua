@@ -1,6 +1,6 @@
 -- lapse_run: end the attempt of a worker whose lease has expired. any live state → CANCELED if a client requested the
 -- cancellation; → WORKING, with the next run queued, if a message interrupts the run or the turn may have another
--- attempt; otherwise → FAILED, with a dead letter
+-- attempt; otherwise → FAILED, and the task can be resubmitted
 -- returns {'failed'} | {'canceled'} | {'again', next run, its options}
 --       | {'changed'}: the caller must repeat the call with arguments that are derived from the current version
 --       | {'over'}: the lease has not expired, or the run has ended
@@ -31,7 +31,7 @@ elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts) then
 else
   local is_canceled = r.cancel_requested == '1'
   write_status(keys, r, is_canceled and CANCELED or FAILED, '1', is_canceled and r.canceled_event or failed_event)
-  end_task(keys, r, not is_canceled and dead_letters)
+  end_task(keys, r, not is_canceled)
   reply = {is_canceled and 'canceled' or 'failed'}
 end
 count_metric(r, 'lost', reply[1] == 'again' and r.returned_run == micros(run) and 'returned' or reply[1])

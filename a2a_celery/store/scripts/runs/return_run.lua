@@ -1,7 +1,7 @@
 -- return_run: return the run of a worker that shuts down. An unclaimed run stays SUBMITTED and is queued with the next
 -- number, so that the worker's message is outdated. A claimed run → CANCELED if a client requested cancellation; →
--- FAILED, with a dead letter, if the turn may have only one run. Otherwise, the lease of the run ends, its writes are
--- refused, and its attempt does not count toward the limit; see lapse_run.
+-- FAILED if the turn may have only one run, and the task can be resubmitted. Otherwise, the lease of the run ends, its
+-- writes are refused, and its attempt does not count toward the limit; see lapse_run.
 -- returns {'queued', agent, next run, its options} | {'lapsed', agent, attempt, maximum attempts} | {'over', state}
 --       | {'unchanged'}: the run belongs to another process, or does not exist
 -- requires: context_queue, events, full_store, incoming, metrics, notifications, options, publication, retirement, runs, states, status, tasks, time
@@ -28,7 +28,7 @@ if not runner or string.sub(r.runner, 1, #runner) ~= runner then return {'unchan
 local max_attempts, is_canceled = tonumber(r.max_attempts), r.cancel_requested == '1'
 if is_canceled or max_attempts == 1 and not is_interrupting(r) then
   if is_canceled then write_status(keys, r, CANCELED, '1', r.canceled_event) else apply_events(keys, r, {loss}) end
-  end_task(keys, r, r.state == FAILED and dead_letters)
+  end_task(keys, r, r.state == FAILED)
   count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled')
   save_record(keys, r)
   notify(keys, r)

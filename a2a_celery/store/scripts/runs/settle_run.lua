@@ -47,7 +47,7 @@ elseif r.phase == 'running' and (TERMINAL[r.state] or INTERRUPTED[r.state]) then
   next_task, next_run, next_options = leave_context_queue(keys, r, FIRST_PUBLISH_GRACE_US)
 end
 if TERMINAL[r.state] then
-  end_task(keys, r, dead_letter and r.state == FAILED and dead_letters)
+  end_task(keys, r, is_resubmittable and r.state == FAILED)
 elseif INTERRUPTED[r.state] then
   close_run(r)
   redis.call('HSET', keys.record, 'ask_count', ask_count)

@@ -10,13 +10,13 @@ local reply = {}
 for _, tag in ipairs(redis.call('ZRANGEBYSCORE', ended_parents, '-inf', micros(now()), 'LIMIT', 0, limit)) do
   local record, is_live = keys_of(prefix, tag).record, false
   local parent = redis.call('HMGET', record, 'task_id', 'state', 'children', 'children_at_interrupt')
-  local is_dead_letter = redis.call('HEXISTS', record, 'request') == 1
+  local is_resubmittable = redis.call('HEXISTS', record, 'request') == 1
   local has_ended, interrupted = parent[2] and cancels_children(tonumber(parent[2])), parent[4] or ''
   for child in string.gmatch(has_ended and parent[3] or interrupted, '%S+') do
     local r = string.find(child, '!', 1, true) and {} or
       redis.call('HMGET', keys_of(prefix, child).record, 'state', 'task_id', 'context', 'scope', 'awaited', 'called')
     local is_interrupted = r[5] and string.find(' ' .. interrupted, ' ' .. child .. ' ', 1, true)
-    local is_kept = not has_ended or is_dead_letter and r[6]
+    local is_kept = not has_ended or is_resubmittable and r[6]
     if r[1] and not TERMINAL[tonumber(r[1])] and (is_interrupted or not is_kept) then
       is_live = true
       for _, value in ipairs({parent[1], r[2], r[3], r[4]}) do reply[#reply + 1] = value end

@@ -9,6 +9,6 @@ local r = load_record(keys)
 if not r then return {'missing'} end
 if r.requeued_as then return {'requeued', r.requeued_as} end
 if not TERMINAL[r.state] then return {'alive', micros(r.state)} end
-if not redis.call('ZSCORE', dead_letters, task_tag(keys)) then return {'ended', micros(r.state)} end
+if not redis.call('ZSCORE', resubmittable, task_tag(keys)) then return {'ended', micros(r.state)} end
 local entries = from_start and {} or entries_with_blobs(keys, r)
 return {'dead', r.agent, r.scope, r.request, r.options or '', snapshot(keys, r, -1, false), entries}

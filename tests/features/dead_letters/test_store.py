@@ -9,22 +9,42 @@ import pytest
 from a2a.types import Role, TaskState
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.features.dead_letters.dead_letter import (
+    NO_DEAD_LETTER,
+    AlreadyRequeued,
+    DeadLetter,
+    read_dead_letter,
+    requeue_task,
+)
 from a2a_celery.lifecycle.outcomes import WORKER_LOST
 from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.refusals import Reason, Refusal
-from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, SUBMITTED, WORKING
+from a2a_celery.lifecycle.states import (
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    REJECTED,
+    SUBMITTED,
+    WORKING,
+    short_name,
+)
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.scan import TaskSummary, list_summaries, newest_tasks
 from a2a_celery.store.runs.commands import Claim, claim_run, end_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
-from a2a_celery.store.tasks.dead_letters import AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.support.store.replies import is_delivered
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, run_concurrently, status
 
 CALLER = b'{"user": "ann"}'
 ROUTE = b'{"celery":{"queue":"gpu"}}'
+
+
+def refusal(task_id: str, text: str) -> Refusal:
+    """Return the refusal to requeue a task."""
+    return Refusal(Reason.FEATURE, task_id, {"text": f"task {task_id} {text}"})
 
 
 class Graveyard:
@@ -78,7 +98,7 @@ def graveyard(store: AsyncStore, keys: Keys, seeds: Seeds) -> Graveyard:
 
 
 async def dead_letters(store: AsyncStore, keys: Keys) -> list[str]:
-    return [tag.decode() for tag in await store.redis.zrange(keys.dead_letters, 0, -1)]
+    return [tag.decode() for tag in await store.redis.zrange(keys.resubmittable, 0, -1)]
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
@@ -136,7 +156,9 @@ async def test_an_end_by_the_agent_leaves_no_dead_letter(
     task_id = await seeds.create_task_in(state)
 
     assert await dead_letters(store, keys) == []
-    assert await store.run(read_dead_letter(keys, task_id)) == Refusal(Reason.NO_DEAD_LETTER, task_id, {"state": state})
+    assert await store.run(read_dead_letter(keys, task_id)) == refusal(
+        task_id, f"is {short_name(state)}: {NO_DEAD_LETTER}"
+    )
 
 
 @pytest.mark.parametrize("by", ["watcher", "worker"])
@@ -151,9 +173,7 @@ async def test_a_task_with_a_cancel_request_leaves_no_dead_letter(
     else:
         await store.run(end_run(keys, RunRef(task_id, 1), runner="r", event=status(FAILED), lost=True))
 
-    assert await store.run(read_dead_letter(keys, task_id)) == Refusal(
-        Reason.NO_DEAD_LETTER, task_id, {"state": CANCELED}
-    )
+    assert await store.run(read_dead_letter(keys, task_id)) == refusal(task_id, f"is CANCELED: {NO_DEAD_LETTER}")
     assert await dead_letters(store, keys) == []
 
 
@@ -166,8 +186,8 @@ async def test_reading_another_task_as_a_dead_letter_returns_its_state(
 
     expected = {
         "missing": Refusal(Reason.MISSING, "missing"),
-        waiting_id: Refusal(Reason.NOT_ENDED, waiting_id, {"state": SUBMITTED}),
-        paused_id: Refusal(Reason.NOT_ENDED, paused_id, {"state": INPUT_REQUIRED}),
+        waiting_id: refusal(waiting_id, "has not ended (SUBMITTED): only a dead letter can be requeued"),
+        paused_id: refusal(paused_id, "has not ended (INPUT_REQUIRED): only a dead letter can be requeued"),
         requeued_id: AlreadyRequeued("new"),
     }
     assert {task_id: await store.run(read_dead_letter(keys, task_id)) for task_id in expected} == expected
@@ -284,9 +304,9 @@ async def test_dead_letters_expire_with_their_tasks(store: AsyncStore, keys: Key
     dead_id = await graveyard.create_dead_letter()
     names = keys.task(dead_id)
 
-    for key in (keys.dead_letters, names.record, names.log, names.history):
+    for key in (keys.resubmittable, names.record, names.log, names.history):
         assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
-    await store.redis.zadd(keys.dead_letters, {"over": 1})
+    await store.redis.zadd(keys.resubmittable, {"over": 1})
     await graveyard.create_dead_letter()
     assert "over" not in await dead_letters(store, keys)
 
@@ -301,7 +321,7 @@ async def test_a_short_retention_does_not_shorten_that_of_others(
     await graveyard.create_dead_letter("short")
 
     assert set(await dead_letters(store, keys)) == {long_id, "short"}
-    assert await store.redis.ttl(keys.dead_letters) > RETENTION - 60
+    assert await store.redis.ttl(keys.resubmittable) > RETENTION - 60
 
 
 @pytest.fixture
@@ -334,7 +354,7 @@ async def test_each_list_has_its_tasks(
     pauses = listing(keys.pauses)[f"{task_id}-2"]
     await seeds.create_task(task_id=f"{task_id}-3")
     await graveyard.create_dead_letter(f"{task_id}-3")
-    dead_letter = listing(keys.dead_letters)[f"{task_id}-3"]
+    dead_letter = listing(keys.resubmittable)[f"{task_id}-3"]
 
     assert (waiting_summary.state, waiting_summary.runner, waiting_summary.agent, waiting_summary.context_id) == (
         SUBMITTED,

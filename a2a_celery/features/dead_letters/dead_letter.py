@@ -1,11 +1,4 @@
-"""Commands on dead letters.
-
-A dead letter is a FAILED task that can be requeued. The task failed because its worker was lost, or because the code of
-its agent changed during a turn with recorded steps.
-
-FAILED is a terminal state, so a dead letter is resubmitted as a new task with the same context, caller and message. The
-new task refers to the dead letter.
-"""
+"""Dead letters in the store: reading a dead letter, and creating a new task from it."""
 
 from __future__ import annotations
 
@@ -16,17 +9,25 @@ from typing import Any, Literal, NamedTuple, cast
 from a2a.types import Message, Role, SendMessageRequest, Task, TaskStatus
 
 from ...lifecycle.outcomes import status_event
-from ...lifecycle.own_metadata import NAMESPACE, REQUEUED_FROM, own_metadata
+from ...lifecycle.own_metadata import NAMESPACE, own_metadata
 from ...lifecycle.references import Scope, quote_key_part
 from ...lifecycle.refusals import Reason, Refusal
-from ...lifecycle.states import SUBMITTED, WORKING
-from ..blobs.references import EncodedEntry, decode_as, encode, encode_request, resolve_entry
-from ..codec import TaskToWrite, task_from_snapshot
-from ..keys import Keys, TaskKeys
-from ..operation import Operation
-from ..verbs import Reply, TaskId, verb
-from .commands import TASK_ENDED_FIRST
-from .replies import refusal
+from ...lifecycle.states import SUBMITTED, WORKING, short_name
+from ...store import Keys
+from ...store.blobs.references import EncodedEntry, decode_as, encode, encode_request, resolve_entry
+from ...store.codec import TaskToWrite, state_of, task_from_snapshot
+from ...store.keys import TaskKeys
+from ...store.operation import Operation
+from ...store.tasks.commands import TASK_ENDED_FIRST
+from ...store.verbs import Reply, TaskId, verb
+
+REQUEUED_FROM = "requeuedFrom"
+"""Id of the dead letter, in the metadata of the task as which it was requeued."""
+
+NO_DEAD_LETTER = (
+    "only a task that FAILED because its worker was lost or its steps changed can be requeued; send the message again "
+    "instead"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +75,14 @@ def read_dead_letter(
         match reply[0]:
             case b"requeued":
                 return AlreadyRequeued(reply[1].decode())
-            case refused if refused != b"dead":
-                return refusal(
-                    task_id,
-                    reply,
-                    {
-                        b"missing": (Reason.MISSING, {}),
-                        b"alive": (Reason.NOT_ENDED, {}),
-                        b"ended": (Reason.NO_DEAD_LETTER, {}),
-                    },
-                )
+            case b"missing":
+                return Refusal(Reason.MISSING, task_id)
+            case b"alive":
+                text = f"has not ended ({short_name(state_of(reply[1]))}): only a dead letter can be requeued"
+                return Refusal(Reason.FEATURE, task_id, {"text": f"task {task_id} {text}"})
+            case b"ended":
+                text = f"is {short_name(state_of(reply[1]))}: {NO_DEAD_LETTER}"
+                return Refusal(Reason.FEATURE, task_id, {"text": f"task {task_id} {text}"})
             case _:
                 _, agent, scope, request, options, snapshot, entries = reply
                 task, _newest = task_from_snapshot(snapshot)

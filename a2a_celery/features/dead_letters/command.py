@@ -8,15 +8,18 @@ from typing import Any
 
 import click
 
+from ...cli.completion import task_completer
+from ...cli.operator.selection import Selection, operator_store, run_on_service, select, selecting
+from ...cli.output import Table, json_line, time_of, time_text, wrap_text
 from ...lifecycle.refusals import Refusal
-from ...operations.service import Requeued, TaskService
+from ...operations.service import TaskService
 from ...store.admin.scan import TaskSummary, list_summaries
-from ..completion import complete_dead_letter
-from ..output import Table, json_line, time_of, time_text, wrap_text
-from .selection import Selection, operator_store, run_on_service, select, selecting
+from .requeue import RequeuedTask, requeue
+
+complete_dead_letter = task_completer(lambda store, keys: list_summaries(store, keys, keys.resubmittable))
 
 
-@click.command()
+@click.command(name="requeue")
 @click.argument("tasks", metavar="[TASK]...", nargs=-1, shell_complete=complete_dead_letter)
 @click.option("--all", "everything", is_flag=True, help="Requeue all dead letters, or those that match the filters.")
 @selecting("agent", "tenant", "owner", "context_id", "since", "until")
@@ -28,7 +31,7 @@ from .selection import Selection, operator_store, run_on_service, select, select
 )
 @click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per dead letter, or per new task.")
 @click.pass_context
-def requeue(
+def command(
     context: click.Context,
     /,
     tasks: tuple[str, ...],
@@ -51,7 +54,7 @@ def requeue(
         raise click.UsageError("pass TASKs, or --all with filters, but not both")
     with operator_store(context, None) as (a2a, store, keys):
         if not tasks:
-            stored = sorted(list_summaries(store, keys, keys.dead_letters), key=lambda summary: summary.since_us)
+            stored = sorted(list_summaries(store, keys, keys.resubmittable), key=lambda summary: summary.since_us)
             summaries = select(a2a, selection, stored, limit=limit)
             if not everything:
                 DEAD_LETTERS.print(summaries, as_lines, "no dead letters")
@@ -70,7 +73,7 @@ async def _requeue(service: TaskService, tasks: Iterable[str], *, from_start: bo
     """Requeue dead letters and print the results. Return True if all of them are requeued."""
     is_complete, publishes = True, True
     for task_id in tasks:
-        answer = await service.requeue(task_id, from_start=from_start, publishes=publishes)
+        answer = await requeue(service, task_id, from_start=from_start, publishes=publishes)
         if isinstance(answer, Refusal):
             is_complete = False
             click.echo(f"Error: {answer}", err=True)
@@ -81,13 +84,13 @@ async def _requeue(service: TaskService, tasks: Iterable[str], *, from_start: bo
     return is_complete
 
 
-def requeued_fields(answer: Requeued) -> dict[str, Any]:
+def requeued_fields(answer: RequeuedTask) -> dict[str, Any]:
     """Return a requeued dead letter as a JSON object for scripts."""
     fields = {"task": answer.task_id, "requeuedFrom": answer.dead, "before": answer.was_requeued_before}
     return fields if answer.was_requeued_before else fields | {"published": answer.is_published}
 
 
-def requeued_text(answer: Requeued) -> str:
+def requeued_text(answer: RequeuedTask) -> str:
     """Return readable text with the ids of the dead letter and of the new task."""
     text = ""
     if answer.was_requeued_before:

@@ -2,14 +2,32 @@
 -- The task of the dead letter stays FAILED.
 -- returns {'requeued'}, even for a repeated call | {'blocked'}: requeued, but another run of the context comes first
 --       | {'gone'}: the dead letter no longer exists
+--
+-- The record of a requeued dead letter has `requeued_as`, the id of the new task.
 -- requires: blobs, context_queue, dispatch, family, full_store, journal, keys, options, publication, replacement, signals, stored_bytes, tasks, time, versions
+
+-- Move the called children of a dead letter to the task `id` as which the dead letter is requeued. A watcher cancels the
+-- other children.
+local function move_called_children(dead_keys, dead, keys, id)
+  if dead.depth then redis.call('HSET', keys.record, 'depth', dead.depth) end
+  local called, others = {}, {}
+  for child in string.gmatch(dead.children or '', '%S+') do
+    local record = keys_of(prefix_of(keys), string.match(child, '^[^!]+')).record
+    local is_called = redis.call('HEXISTS', record, 'called') == 1
+    local list = is_called and called or others
+    list[#list + 1] = child .. ' '
+    if is_called then redis.call('HSET', record, 'parent', id) end
+  end
+  if #called > 0 then redis.call('HSET', keys.record, 'children', table.concat(called)) end
+  if dead.children then redis.call('HSET', dead_keys.record, 'children', table.concat(others)) end
+end
 
 local missing = missing_blobs(new_keys)
 if missing then return missing end
 local dead = load_record(dead_keys)
 if dead and dead.requeued_as == task_id then return {'requeued'} end
 refuse_on_full_store(dead_keys.record)
-if not dead or redis.call('ZREM', dead_letters, task_tag(dead_keys)) == 0 then return {'gone'} end
+if not dead or redis.call('ZREM', resubmittable, task_tag(dead_keys)) == 0 then return {'gone'} end
 local record = new_keys.record
 redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope', dead.scope,
   'scope_index', dead.scope_index, 'context_index', dead.context_index, 'agent', dead.agent,
