@@ -23,7 +23,7 @@ from ...lifecycle.signals import CHILD_SIGNAL
 from ...lifecycle.states import COMPLETED
 from ...store.runs.suspension import Wait
 from ..agent_caller import AgentCaller, CallResult, ChildCall
-from ..open_run import OpenRun, PendingWait
+from ..open_run import PendingWait
 
 KIND = "call"
 """Kind of the journal entries of calls."""
@@ -38,7 +38,7 @@ STARTED, RESULT, REFUSED = "started", "json", "refused"
 """Forms of the journal entries of calls: the id of the child, its result, and the error text of a refusal."""
 
 
-async def perform_call(journal: RunJournal, run: OpenRun, entry: JournalCall, call: ChildCall) -> Any:
+async def perform_call(journal: RunJournal, entry: JournalCall, call: ChildCall) -> Any:
     """Return the result of a call: the recorded result, or the result of the child.
 
     Raises:
@@ -50,7 +50,7 @@ async def perform_call(journal: RunJournal, run: OpenRun, entry: JournalCall, ca
         Exception: The recorded or current error of a call to a remote agent, for example a ``client.RemoteError``.
         StepError: The result is too large for the journal.
     """
-    journal_entry, caller = entry.entry, run.calls
+    journal_entry, caller = entry.entry, journal.run.calls
     assert caller is not None
     if journal_entry is not None and journal_entry.form == REFUSED:
         raise ChildRefused(journal_entry.content.decode(), call.agent)
@@ -59,7 +59,7 @@ async def perform_call(journal: RunJournal, run: OpenRun, entry: JournalCall, ca
     if journal_entry is not None and journal_entry.form == RESULT:
         return _require_completed(call, caller.decode(json.loads(journal_entry.content)))
     try:
-        with run.idle_clock:
+        with journal.run.idle_clock:
             with journal.in_progress(entry):  # all calls in an asyncio.gather start their children
                 task_id, result = await _start_child(caller, journal, entry, call)
             if result is None and call.is_remote:
@@ -67,7 +67,7 @@ async def perform_call(journal: RunJournal, run: OpenRun, entry: JournalCall, ca
         if result is None:
             result = await _short_call_result(caller, call, task_id)
         if result is None:
-            await _suspend(journal, run, entry, call)
+            await _suspend(journal, entry, call)
     except A2AError as e:
         text = f"agent {call.agent} refused the call: {type(e).__name__}: {e.message}"
         journal.defer(entry, REFUSED, text.encode())
@@ -115,10 +115,10 @@ async def _short_call_result(caller: AgentCaller, call: ChildCall, task_id: str)
         return None
 
 
-async def _suspend(journal: RunJournal, run: OpenRun, entry: JournalCall, call: ChildCall) -> NoReturn:
+async def _suspend(journal: RunJournal, entry: JournalCall, call: ChildCall) -> NoReturn:
     """Suspend the run until the child has ended or waits for its client; see `RunJournal.suspend`."""
     start_entry = JournalEntry(entry.key, entry.kind, STARTED, call.key.encode(), entry.position)
-    deadline = run.clock.monotonic() + MAX_WAIT
+    deadline = journal.run.clock.monotonic() + MAX_WAIT
     wait = Wait(start_entry, start_entry, f"{CHILD_SIGNAL}{call.key}")
     await journal.suspend(PendingWait(wait, deadline, None))
 

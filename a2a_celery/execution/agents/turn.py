@@ -235,7 +235,7 @@ class Turn(TurnMethods):
         return entry, ChildCall(agent, message, context_id, entry.idempotency_key, caller, self.task_id, tenant)
 
     async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
-        return await perform_call(self.journal, self._run, entry, child)
+        return await perform_call(self.journal, entry, child)
 
     @loop_method
     async def poll_messages(self) -> list[Message]:
