@@ -152,8 +152,8 @@ class OpenRun:
         self.wait = self.wait or wait
 
     def fail(self, error: BaseException) -> None:
-        """Fail the run with `error`, even if the agent catches the error. The task leaves a dead letter, which keeps
-        its journal and its children. Only the first error takes effect."""
+        """Fail the run with `error`, even if the agent catches the error. The task can be resubmitted, and keeps its
+        journal and its children. Only the first error takes effect."""
         self.error = self.error or error
 
     async def execute(self, operation: Operation[T]) -> T | RunLost:

@@ -20,7 +20,7 @@ class SavedSession:
     Attributes:
         version: Number of times that the session was saved.
         state: Saved state, or b"".
-        resumed: True if an earlier run of the same turn saved the session, in this task or in a preceding dead letter.
+        resumed: True if an earlier run of the same turn saved the session, in this task or in one that it repeats.
     """
 
     version: int = 0
