@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from celery import Task
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from a2a.types import AgentCard, SendMessageRequest
 
     from .caller import Caller
+
+T = TypeVar("T")
 
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
 """Pattern of the version of an agent's code. The version is part of queue names."""
@@ -209,6 +211,10 @@ class Agent:
     def option(self, name: str) -> Any:
         """Return the value of an option of the agent or of a feature, or None for an option that is not set."""
         return self.feature_options[name] if name in self.feature_options else getattr(self, name, None)
+
+    def selected(self, hooks: Mapping[tuple[str, Any], T]) -> list[T]:
+        """Return the hooks of features whose option has the value that turns the feature on."""
+        return [hook for (option, value), hook in hooks.items() if self.option(option) == value]
 
     @property
     def saves_context_data(self) -> bool:

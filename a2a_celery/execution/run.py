@@ -35,7 +35,7 @@ from ..errors import (
     Rejected,
     SuspendRun,
 )
-from ..features.worker import CLAIM_SECTIONS, REPLAY_FEATURES, RUN_FEATURES, hooks_of
+from ..features.worker import CLAIM_SECTIONS, REPLAY_FEATURES, RUN_FEATURES
 from ..lifecycle import (
     Canceled,
     Completed,
@@ -331,7 +331,7 @@ class Run:
             retries=self._retries,
             worker=self._emitter.worker if self._emitter else "",
             version=self._agent.version or "",
-            sections=[make_section(host.keys) for make_section in hooks_of(self._agent, CLAIM_SECTIONS)],
+            sections=[make_section(host.keys) for make_section in self._agent.selected(CLAIM_SECTIONS)],
         )
         # the claim may have succeeded although its reply was lost
         answer = await run_with_retry(host.store, claim(resolve_blobs=False))
@@ -604,7 +604,7 @@ def begin_agent(run: OpenRun, events: RunEventQueue) -> None:
 
 async def open_features(agent: Agent, run: OpenRun, events: RunEventQueue) -> None:
     """Open the features that the options of an agent turn on, and add them to the run."""
-    for open_feature in hooks_of(agent, RUN_FEATURES):
+    for open_feature in agent.selected(RUN_FEATURES):
         run.add_feature(await open_feature(run, events))
 
 

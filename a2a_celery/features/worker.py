@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
-from ..agents import Agent
 from ..execution.agents.incoming import open_messages
 from ..execution.events.queue import RunEventQueue
 from ..execution.open_run import OpenRun
@@ -17,8 +16,6 @@ from .sessions.section import SessionSection
 from .sessions.session import CURRENT as CURRENT_SESSION
 from .sessions.session import open_session
 from .steps.journal import RunJournal
-
-T = TypeVar("T")
 
 CLAIM_SECTIONS: Mapping[tuple[str, Any], Callable[[Keys], Section[Any]]] = {("session", True): SessionSection.of}
 """Functions that return the sections of ``claim_run``, by the option of the agent and its value that turn the feature
@@ -38,9 +35,5 @@ REPLAY_FEATURES: Sequence[type[RunFeature]] = (RunJournal,)
 features of `RUN_FEATURES`."""
 
 CONTEXT_VARIABLES: Sequence[ContextVar[Any]] = (CURRENT_SESSION,)
-"""Context variables that features set when they are opened. The thread of a plain Celery task has the same values."""
-
-
-def hooks_of(agent: Agent, hooks: Mapping[tuple[str, Any], T]) -> Iterator[T]:
-    """Yield the functions of `CLAIM_SECTIONS` or `RUN_FEATURES` that the options of an agent select."""
-    return (hook for (option, value), hook in hooks.items() if agent.option(option) == value)
+"""Context variables, with defaults, that features set when they are opened. The thread of a plain Celery task has the
+same values."""

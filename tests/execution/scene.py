@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self, TypeVar
 
@@ -12,7 +13,7 @@ from celery import Task
 from celery.app.trace import build_tracer
 
 from a2a_celery import A2A
-from a2a_celery.agents import OnMessage
+from a2a_celery.agents import Agent, OnMessage
 from a2a_celery.caller import Caller
 from a2a_celery.clock import Clock
 from a2a_celery.dispatch import RUN_HEADER
@@ -136,6 +137,7 @@ class Scene:
     async def open_features(self, events: RunEventQueue, **options: Any) -> OpenRun:
         """Open the features of a run that the options of its agent turn on, and return the run."""
         agent: Any = SimpleNamespace(option=options.get)
+        agent.selected = partial(Agent.selected, agent)
         await open_features(agent, self.run_of(events), events)
         return self.run_of(events)
 
