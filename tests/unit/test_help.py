@@ -18,13 +18,6 @@ from a2a_celery.cli.operator.selection import STATES, TIME_FORMATS
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def commands_of(group: click.Group) -> dict[str, click.Command]:
-    """Return the commands of a group by name, including those of features."""
-    context = click.Context(group)
-    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    return {name: command for name, command in commands.items() if command is not None}
-
-
 @pytest.mark.parametrize("group", [a2a, deliveries], ids=lambda group: group.name)
 def test_each_commands_help_fits_its_line(group: click.Group) -> None:
     # click leaves two columns of a terminal empty
@@ -34,7 +27,7 @@ def test_each_commands_help_fits_its_line(group: click.Group) -> None:
     assert "..." not in result.output.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("name", sorted(commands_of(a2a)))
+@pytest.mark.parametrize("name", sorted(a2a.commands))
 def test_the_help_of_each_command_fits_80_columns(name: str) -> None:
     result = CliRunner().invoke(a2a, [name, "--help"], terminal_width=78)
 
@@ -116,7 +109,7 @@ def test_each_operator_command_with_json_output_is_documented() -> None:
     page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
     table = page.partition("| command | purpose |")[2].partition("\n\n")[0]
     names = set(re.findall(r"`(\w+)", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
-    commands = {name: commands_of(a2a)[name] for name in names}
+    commands = {name: a2a.commands[name] for name in names}
     commands |= {f"deliveries {name}": command for name, command in deliveries.commands.items()}
 
     assert "deliveries" in names
@@ -140,8 +133,8 @@ def test_commands_and_options_of_the_docs_exist() -> None:
     count = 0
     for line, root, words in documented_commands():
         command = root
-        while isinstance(command, click.Group) and words and words[0] in commands_of(command):
-            command = commands_of(command)[words.pop(0)]
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
         assert not isinstance(command, click.Group) or command.invoke_without_command, line
         options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         option_names = {word.rstrip(",.;").partition("=")[0] for word in words if word.startswith("-")}

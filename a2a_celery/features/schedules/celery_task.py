@@ -24,8 +24,8 @@ from celery.schedules import crontab
 from celery.schedules import schedule as interval
 from celery.states import SUCCESS
 
-from ...clock import SYSTEM_CLOCK
-from ...errors import ConfigError, StoreUnavailable
+from ...clock import SYSTEM_CLOCK, Clock
+from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
 from ...retry_policy import RetryPolicy
 
 logger = logging.getLogger(__name__)
@@ -62,63 +62,86 @@ RETRY_DELAY = 60
 RETRIES = RetryPolicy(retry_backoff=True, retry_backoff_max=RETRY_DELAY)
 
 MAX_UNSUBMITTED = 1000
-"""Maximum number of ticks that a process tries again. Workers submit older ticks."""
+"""Maximum number of ticks that a process tries again."""
+
+RETRY_FOR = timedelta(hours=1)
+"""Time for which a process tries a tick again."""
 
 
 class TickRetrier:
     """Repeated submission of the ticks that this process could not submit, in a thread, until the store is available.
 
+    Workers have the messages of the ticks, too, unless the broker was also unavailable.
+
     Args:
         submit: Function that submits the tick with these arguments at this time in µs. A repeated call for the same
             tick has no effect.
         pause: Function that waits for a number of seconds.
-
-    Attributes:
-        is_retrying: True while the thread runs.
+        clock: Clock of the ticks.
     """
 
-    def __init__(self, submit: Callable[[Mapping[str, Any], int], object], pause: Callable[[float], object] = sleep):
+    def __init__(
+        self,
+        submit: Callable[[Mapping[str, Any], int], object],
+        pause: Callable[[float], object] = sleep,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._submit = submit
         self._pause = pause
-        self._ticks: deque[tuple[Mapping[str, Any], int]] = deque(maxlen=MAX_UNSUBMITTED)
+        self._clock = clock
+        self._ticks: deque[tuple[Mapping[str, Any], int]] = deque()
         self._lock = Lock()
-        self.is_retrying = False
+        self._thread: Thread | None = None
+
+    @property
+    def is_retrying(self) -> bool:
+        """True while the thread runs. False in a forked process until a tick is added."""
+        return self._thread is not None and self._thread.is_alive()
 
     def add(self, arguments: Mapping[str, Any], at_us: int) -> None:
         """Add a tick. The call returns immediately."""
         with self._lock:
             self._ticks.append((arguments, at_us))
+            if len(self._ticks) > MAX_UNSUBMITTED:
+                self._give_up(self._ticks.popleft(), "too many ticks are not submitted")
             if not self.is_retrying:
-                self.is_retrying = True
-                Thread(target=self._retry, name="a2a-tick-retries", daemon=True).start()
+                thread = Thread(target=self._retry, name="a2a-tick-retries", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _retry(self) -> None:
         retries = 0
         while True:
             self._pause(RETRIES.backoff(retries))
-            try:
-                while self._ticks:
-                    self._submit_first()
-            except StoreUnavailable:
-                retries += 1
+            retries = 0 if self._submit_all() else retries + 1
             with self._lock:
-                if retries > MAX_RETRIES:
-                    self._ticks.clear()
-                self.is_retrying = bool(self._ticks)
-                if not self.is_retrying:
+                oldest = (self._clock.now() - RETRY_FOR).timestamp() * 1_000_000
+                while self._ticks and self._ticks[0][1] < oldest:
+                    self._give_up(self._ticks.popleft(), "the store was not available in time")
+                if not self._ticks:
+                    self._thread = None
                     return
 
-    def _submit_first(self) -> None:
-        tick = self._ticks[0]
-        try:
-            self._submit(*tick)
-        except StoreUnavailable:
-            raise
-        except Exception as e:
-            logger.warning("schedule %r: the tick was not submitted: %s", tick[0]["schedule"], e)
-        with self._lock:
-            if self._ticks[0] is tick:  # not replaced by a newer tick
-                self._ticks.popleft()
+    def _submit_all(self) -> bool:
+        """Submit the ticks in their order, until the store is unavailable. Return True if a tick was submitted."""
+        is_available = False
+        for tick in tuple(self._ticks):
+            try:
+                self._submit(*tick)
+            except BlobsUnavailable:
+                continue  # other ticks may have no large parts
+            except StoreUnavailable:
+                break
+            except BaseException as e:
+                self._give_up(tick, str(e))
+            is_available = True
+            with self._lock:
+                if tick in self._ticks:  # unless newer ticks have replaced it
+                    self._ticks.remove(tick)
+        return is_available
+
+    def _give_up(self, tick: tuple[Mapping[str, Any], int], reason: str) -> None:
+        logger.warning("schedule %r: this process does not submit the tick: %s", tick[0]["schedule"], reason)
 
 
 class ScheduleTask(Task):  # type: ignore[misc]

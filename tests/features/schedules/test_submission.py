@@ -19,11 +19,12 @@ from celery.schedules import crontab
 
 from a2a_celery import A2A, ConfigError, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.errors import StoreUnavailable
+from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
 from a2a_celery.features.schedules.celery_task import (
-    MAX_RETRIES,
     MAX_UNSUBMITTED,
     NAME,
+    RETRY_DELAY,
+    RETRY_FOR,
     SUBMIT_TIMEOUT,
     TICK_HEADER,
     TickRetrier,
@@ -33,6 +34,7 @@ from a2a_celery.operations.errors import LimitExceededError
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from tests.execution.local_agents import LocalAgents, local_agents
+from tests.support.clocks import ManualClock
 from tests.support.waiting import LIMIT, eventually
 
 AT = 1_900_000_000_000_000
@@ -282,73 +284,112 @@ async def test_a_tick_that_an_unavailable_store_did_not_accept_is_submitted_when
     )
 
 
-class Store:
-    """Recorder of the ticks that a `TickRetrier` submits. `pause` blocks until the test calls `resume`."""
+class Retries:
+    """`TickRetrier` with a store that is unavailable until `is_available` is set. `resume` ends a pause of its thread.
+
+    Attributes:
+        submitted: Times of the submitted ticks.
+        clock: Clock of the ticks.
+    """
 
     def __init__(self) -> None:
         self.submitted: list[int] = []
         self.is_available = False
-        self.delays: Queue[float] = Queue()
-        self._retries: Queue[None] = Queue()
+        self.clock = ManualClock()
+        self.retrier = TickRetrier(self._submit, self._pause, self.clock)
+        self._is_paused = Event()
+        self._resumed: Queue[None] = Queue()
 
-    def submit(self, arguments: Mapping[str, Any], at_us: int) -> None:
+    def add(self, *schedules: str) -> list[int]:
+        """Add a tick of each schedule, and return the times of the ticks."""
+        now = round(self.clock.time() * 1_000_000)
+        ticks = [now + n for n in range(len(schedules))]
+        for schedule, at_us in zip(schedules, ticks, strict=True):
+            self.retrier.add({"schedule": schedule}, at_us)
+        return ticks
+
+    def resume(self) -> None:
+        """Wait until the thread pauses, and end the pause."""
+        self.wait_for_pause()
+        self._is_paused.clear()
+        self._resumed.put(None)
+
+    def wait_for_pause(self) -> None:
+        assert self._is_paused.wait(LIMIT)
+
+    def wait_for_end(self) -> None:
+        eventually(lambda: not self.retrier.is_retrying, what="the thread ends")
+
+    def _submit(self, arguments: Mapping[str, Any], at_us: int) -> None:
+        if arguments["schedule"] == "large":
+            raise BlobsUnavailable("no object store")
         if not self.is_available:
             raise StoreUnavailable("down")
         if arguments["schedule"] == "refused":
             raise LimitExceededError("full")
         self.submitted.append(at_us)
 
-    def pause(self, seconds: float) -> None:
-        self.delays.put(seconds)
-        self._retries.get(timeout=LIMIT)
-
-    def wait_for_pause(self) -> None:
-        self.delays.get(timeout=LIMIT)
-
-    def resume(self) -> None:
-        """End the current pause of the retrier."""
-        self._retries.put(None)
+    def _pause(self, seconds: float) -> None:
+        assert seconds <= RETRY_DELAY
+        self._is_paused.set()
+        self._resumed.get(timeout=LIMIT)
 
 
-def test_unsubmitted_ticks_are_submitted_in_their_order() -> None:
-    store = Store()
-    retrier = TickRetrier(store.submit, store.pause)
-    retrier.add({"schedule": "a"}, 1)
-    store.wait_for_pause()
-    store.resume()
-    store.wait_for_pause()
-    retrier.add({"schedule": "refused"}, 2)
-    retrier.add({"schedule": "b"}, 3)
-    store.is_available = True
-    store.resume()
-    eventually(lambda: not retrier.is_retrying)
-    assert store.submitted == [1, 3]
+def test_unsubmitted_ticks_are_submitted_in_their_order(caplog: pytest.LogCaptureFixture) -> None:
+    retries = Retries()
+    first, _, last = retries.add("a", "refused", "b")
+    retries.resume()
+    retries.wait_for_pause()
+    assert retries.submitted == []
+    retries.is_available = True
+    retries.resume()
+    retries.wait_for_end()
+    assert retries.submitted == [first, last]
+    assert "schedule 'refused': this process does not submit the tick: full" in caplog.text
 
-    retrier.add({"schedule": "a"}, 4)
-    store.resume()
+    [later] = retries.add("a")
+    retries.resume()
+    retries.wait_for_end()
 
-    eventually(lambda: store.submitted == [1, 3, 4], what="a later tick is submitted too")
+    assert retries.submitted == [first, last, later]
 
 
-def test_the_newest_ticks_are_retried_for_about_an_hour() -> None:
-    store = Store()
-    retrier = TickRetrier(store.submit, store.pause)
-    for tick in range(MAX_UNSUBMITTED + 1):
-        retrier.add({"schedule": "a"}, tick)
-    store.wait_for_pause()
-    store.is_available = True
-    store.resume()
-    eventually(lambda: not retrier.is_retrying)
-    assert store.submitted == list(range(1, MAX_UNSUBMITTED + 1))
-    store.submitted.clear()
+def test_a_tick_is_retried_for_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    retries = Retries()
+    retries.add("old")
+    retries.clock.advance_wall_clock(RETRY_FOR.total_seconds() + 1)
+    [newer] = retries.add("new")
+    retries.resume()
+    retries.wait_for_pause()
+    retries.is_available = True
+    retries.resume()
+    retries.wait_for_end()
 
-    store.is_available = False
-    retrier.add({"schedule": "a"}, 7)
-    for _ in range(MAX_RETRIES + 1):
-        store.wait_for_pause()
-        assert retrier.is_retrying
-        store.resume()
-    eventually(lambda: not retrier.is_retrying, what="the tick is given up")
+    assert retries.submitted == [newer]
+    assert "schedule 'old': this process does not submit the tick: the store was not available in time" in caplog.text
+
+
+def test_a_tick_without_its_object_store_does_not_delay_others() -> None:
+    retries = Retries()
+    retries.is_available = True
+    _, small = retries.add("large", "small")
+    retries.resume()
+    eventually(lambda: retries.submitted == [small])
+    retries.clock.advance_wall_clock(RETRY_FOR.total_seconds() + 1)
+    retries.resume()
+
+    retries.wait_for_end()
+
+
+def test_the_number_of_retried_ticks_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+    retries = Retries()
+    _, *newest = retries.add(*["a"] * (MAX_UNSUBMITTED + 1))
+    retries.is_available = True
+    retries.resume()
+    retries.wait_for_end()
+
+    assert retries.submitted == newest
+    assert "schedule 'a': this process does not submit the tick: too many" in caplog.text
 
 
 def test_a_store_that_hangs_delays_the_scheduler_once(a2a: A2A, monkeypatch: pytest.MonkeyPatch) -> None:
