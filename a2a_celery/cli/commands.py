@@ -23,7 +23,7 @@ from .serve.gateway import gateway
 from .serve.watcher import watcher
 
 
-@click.group(name="a2a", cls=CommandGroup, lazy_commands=COMMANDS)
+@click.group(name="a2a", cls=CommandGroup)
 def a2a() -> None:
     """A2A (Agent2Agent protocol) on this Celery app."""
 
@@ -57,5 +57,5 @@ def dev(context: click.Context, /, shows_examples: bool, **chosen: Any) -> None:
 
 CLIENT = (send, get, tail, cancel, list_)
 OPERATOR = (signal_task, deliveries, doctor, drain, stats, top, migrate)
-for command in (gateway, watcher, *CLIENT, *OPERATOR):
+for command in (gateway, watcher, *CLIENT, *OPERATOR, *COMMANDS):
     a2a.add_command(command)

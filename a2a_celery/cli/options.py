@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import reduce
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -25,27 +23,7 @@ class CommandGroup(click.Group):
     """Group of commands whose arguments must be UTF-8, and whose errors in the configuration are printed as one line.
 
     Python represents other bytes by surrogates, which neither the store nor a request can contain.
-
-    Args:
-        args: Arguments of `click.Group`.
-        lazy_commands: Modules with further commands by the name of the command; see ``features/commands.py``.
-        kwargs: Keyword arguments of `click.Group`.
     """
-
-    def __init__(self, *args: Any, lazy_commands: Mapping[str, str] = MappingProxyType({}), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.lazy_commands = lazy_commands
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
-        return sorted([*super().list_commands(ctx), *self.lazy_commands])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, or None if there is no such command."""
-        if cmd_name not in self.lazy_commands:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = importlib.import_module(self.lazy_commands[cmd_name]).command
-        return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments of the group, followed by those of the command.

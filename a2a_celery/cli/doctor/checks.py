@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from ...crypto.sealing import sealer_of
-from ...features.doctor import CHECKS as FEATURE_CHECKS
 from ...gateway.cards import published_keys
 from ...gateway.health import NO_AUTHENTICATION
 from ...gateway.operator.role import ANY_CALLER
@@ -368,6 +367,12 @@ def webhooks(survey: Survey) -> Findings:
     )
 
 
+def dead_letters(survey: Survey) -> Findings:
+    if count := survey.metrics.resubmittable:
+        commands = "celery -A … a2a requeue lists them; a2a requeue --all runs them again"
+        yield note("dead letters", f"{count} FAILED because the worker was lost: {commands}.")
+
+
 def questions(survey: Survey) -> Findings:
     waiting, ending = survey.metrics.paused, survey.ending_questions
     if ending:
@@ -428,7 +433,7 @@ def gateway(survey: Survey) -> Findings:
 
 OF_SERVERS = (store, memory, start, archive, broker, timeouts)
 OF_WORKERS = (workers, other_fleets, versions, agents, backlogs, agent_versions, imports, results, cancelling, events)
-OF_WATCHERS = (watchers, secrets, signing_keys, webhooks, *FEATURE_CHECKS, questions)
+OF_WATCHERS = (watchers, secrets, signing_keys, webhooks, dead_letters, questions)
 CHECKS: tuple[Callable[[Survey], Findings], ...] = (
     *(configuration, *OF_SERVERS, *OF_WORKERS, *OF_WATCHERS, same_settings, clocks, gateway),
 )

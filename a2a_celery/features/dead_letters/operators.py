@@ -64,6 +64,6 @@ async def _requeue(request: OperatorRequest, task_id: str) -> dict[str, Any] | R
         audit.record(Action.TASK_REQUEUED, request.operator, target, audit.refused(answer), requeued_from=task_id)
         return answer
     result = "before" if answer.was_requeued_before else "requeued"
-    fields = {"agent": answer.agent or None, "task": answer.task_id, "requeued_from": task_id}
-    audit.record(Action.TASK_REQUEUED, request.operator, target, result, **fields)
+    fields = {"agent": answer.agent or None, "requeued_from": task_id}
+    audit.record(Action.TASK_REQUEUED, request.operator, target, result, new_task=answer.task_id, **fields)
     return {"task": answer.task_id, "requeuedFrom": task_id, "before": answer.was_requeued_before}

@@ -16,7 +16,7 @@ from .dead_letter import AlreadyRequeued, DeadLetter, read_dead_letter, requeue_
 
 @dataclass(frozen=True, slots=True)
 class RequeuedTask:
-    """Dead letter that is requeued.
+    """Result of a requeue: a dead letter and its new task.
 
     Attributes:
         dead: Id of the dead letter.
