@@ -120,6 +120,10 @@ class OpenRun:
         """Return the feature of the class `kind`, or None if the agent does not use the feature."""
         return next((feature for feature in self.features if isinstance(feature, kind)), None)
 
+    def close_features(self) -> None:
+        """Forget the features of a run that has ended, because the run may be part of a reference cycle."""
+        self.features = ()
+
     def agent_returned(self) -> None:
         """Check that the agent may return; see `RunFeature.agent_returned`."""
         for feature in self.features:

@@ -268,6 +268,7 @@ class Run:
             if events.blob_error is not None:
                 outcome = Failure(OUT_OF_REACH, reference=self._report("its parts cannot be stored", events.blob_error))
                 await self._settle(run, events, outcome)
+        run.close_features()
         return report_end(as_left(outcome, events.state), self.ref, self._agent.name, self._clock.monotonic() - began)
 
     def ask_to_cancel(self) -> None:
@@ -492,10 +493,12 @@ class Run:
     def _next_retry(self, error: BaseException, run: OpenRun, events: RunEventQueue) -> Retried | None:
         """Return the retry that follows `error`, or None.
 
-        A run whose agent has already ended the task is not retried. Errors about the message or the object store are
-        not retried either.
+        A run whose agent has already ended the task is not retried. Errors of `OpenRun.fail`, and errors about the
+        message or the object store, are not retried either.
         """
-        if run.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
+        if run.retries is None or events.ended or error is run.error:
+            return None
+        if isinstance(error, (*REFUSALS, BlobsUnavailable)):
             return None
         cause = error.__cause__ if isinstance(error, A2ACeleryError) and error.replaces_cause else None
         try:
@@ -515,6 +518,9 @@ class Run:
         if isinstance(error, Retry) and self._call is None:
             error = error_without_retry(error)
         match error:
+            case _ if error is run.error:
+                reference = self._report("it cannot continue its turn", error)
+                return Failure(reference=reference, is_resubmittable=True)
             case AgentSignal():
                 return outcome_of(error, run.claim)
             case _ if isinstance(error, REFUSALS):
@@ -522,9 +528,6 @@ class Run:
                 return refuse(error, run, events)
             case BlobsUnavailable():
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
-            case _ if error is run.error:
-                reference = self._report("it cannot continue its turn", error)
-                return Failure(reference=reference, is_resubmittable=True)
             case InvalidAgentResponseError():
                 return Failure(INVALID_RESPONSE, reference=self._report("its agent's response cannot be sent", error))
             case Reject():

@@ -4,6 +4,7 @@ memory."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +22,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch.queues import fleet_headers
 from a2a_celery.execution.celery.async_tracer import AsyncTaskCall
 from a2a_celery.execution.celery.request import RunRequest
+from a2a_celery.features.steps.journal import RunJournal
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
 from tests.support.garbage import cyclic_garbage
@@ -86,6 +88,10 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
 
         turn.blocking.step("fail", fail_in_thread)
 
+    @a2a.agent("records", description="Records a result.")
+    async def records(turn: Turn) -> None:
+        await turn.step("succeed", asyncio.sleep, 0, "x")
+
     @a2a.agent("retries", description="Fails for now.", autoretry_for=(ValueError,), default_retry_delay=0)
     async def retries(turn: Turn) -> None:
         raise ValueError("no")
@@ -148,6 +154,21 @@ async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, key
         rounds.append(garbage.bytes / RUNS)
 
     assert min(rounds) < MAX_BYTES
+
+
+async def test_a_run_that_has_ended_frees_its_recorded_results(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
+    task: Task = a2a.celery.tasks["a2a.records"]
+    runs = [await create(store, keys) for _ in range(RUNS)]
+    gc.collect()
+    gc.disable()
+    try:
+        for celery_id in runs:
+            task_id, _, run = celery_id.partition(".")
+            await asyncio.to_thread(perform_run, task, celery_id, task_id, int(run))
+
+        assert [journal for journal in gc.get_objects() if isinstance(journal, RunJournal)] == []
+    finally:
+        gc.enable()
 
 
 async def test_a_failed_run_on_the_asyncio_pool_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys) -> None:

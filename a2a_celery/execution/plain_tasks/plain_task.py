@@ -39,7 +39,6 @@ from ...lifecycle.states import CANCELED, WORKING
 from ...telemetry.tracing import current_span_context
 from ..agents.adapters import Reply
 from ..agents.running_agent import CURRENT as RUNNING_AGENT
-from ..agents.running_agent import RunningAgent
 from ..agents.turn import Turn
 from ..celery.request import RUN_IS_OVER, RunConcluded, RunFailed
 from ..events.queue import RunEventQueue
@@ -84,7 +83,6 @@ class TaskAdapter:
         self.retry_is_published = self.retry_is_written = True
         self._loop: asyncio.AbstractEventLoop
         self._events: RunEventQueue
-        self._running_agent: RunningAgent
         self.turn: Turn
 
     @property
@@ -103,8 +101,8 @@ class TaskAdapter:
     async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         self._loop = loop = asyncio.get_running_loop()
         self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.caller))
-        self._running_agent = RUNNING_AGENT.get()  # the thread has a separate context
-        self._variables = [(variable, variable.get()) for variable in (*CONTEXT_VARIABLES, CURRENT_CHILDREN)]
+        variables = (*CONTEXT_VARIABLES, CURRENT_CHILDREN, RUNNING_AGENT)
+        self._variables = [(variable, variable.get()) for variable in variables]  # the thread has a separate context
         self.turn.related_tasks = await run.own_tasks(self.turn.message.reference_task_ids)
         return_future: asyncio.Future[None] = loop.create_future()
 
@@ -190,8 +188,7 @@ class TaskAdapter:
     def _make_call(self) -> None:
         token, step = CURRENT.set(self), CURRENT_EXECUTION.set(self.turn.execution)
         tokens = [(variable, variable.set(value)) for variable, value in self._variables]
-        agent = RUNNING_AGENT.set(self._running_agent)
-        self._running_agent.adopt_thread()
+        self.turn._agent.adopt_thread()
         try:
             self._value = self._call()
             if isinstance(self._value, Signature):
@@ -205,7 +202,6 @@ class TaskAdapter:
                 variable.reset(previous)
             CURRENT.reset(token)
             CURRENT_EXECUTION.reset(step)
-            RUNNING_AGENT.reset(agent)
 
     async def _outcome(self) -> Outcome:
         """Return the outcome of the call, or raise the exception that an agent would raise."""

@@ -210,7 +210,9 @@ class QuestionMethods:
 
     def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
         """Record the question of `signal`, which ends the run, and return `signal`."""
-        self.journal.flush()
+        journal = self._run.feature(RunJournal)
+        if journal is not None:
+            journal.flush()
         section = reminders.section(self.task_id, self._run.keys, self._run.settings)
         self._run.ask(signal.parts, section)
         return signal

@@ -133,7 +133,7 @@ def _decorate(durable: DurableStep) -> Callable[..., Any]:
         journal = current_journal()
         if journal is None:
             return await durable.function(*args, **kwargs)
-        return await perform(journal, durable, durable.name, args, kwargs)
+        return await StepCall(journal, durable, durable.name, args, kwargs).result()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         journal = current_journal()
@@ -141,7 +141,7 @@ def _decorate(durable: DurableStep) -> Callable[..., Any]:
             return durable.function(*args, **kwargs)
         if get_ident() == journal.agent.loop_thread:
             raise RuntimeError(f"{durable.name} is a plain function: await turn.step({durable.name!r}, …) here")
-        return perform_blocking(journal, durable, durable.name, args, kwargs)
+        return StepCall(journal, durable, durable.name, args, kwargs).result_blocking()
 
     wrapper = update_wrapper(call_async if durable.is_async else call, durable.function)
     setattr(wrapper, _ATTRIBUTE, durable)
@@ -170,33 +170,14 @@ def _require_timeout(durable: DurableStep) -> None:
         raise ConfigError(f"step {durable.name!r}: timeout needs an async function: a thread cannot be stopped")
 
 
-async def perform(
-    journal: RunJournal, durable: DurableStep, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """Return the recorded result of a step, or execute the step and record its result.
+class StepCall:
+    """Call of a step: its recorded result, or its execution.
 
     Raises:
-        Exception: The recorded failure of the step, or the failure of its last attempt.
-        CancelledError: The run must stop, or is lost.
+        CancelledError: The run must stop.
         StepsChanged: An earlier run recorded a different step at this position.
         StepError: The step cannot be recorded.
     """
-    return await _StepCall(journal, durable, name, args, kwargs).result()
-
-
-def perform_blocking(
-    journal: RunJournal, durable: DurableStep, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """Perform a step from the thread of a synchronous agent; see `perform`.
-
-    A plain function is called in the agent's thread. If the run must stop while the function is executed, the result
-    is recorded before the run stops.
-    """
-    return _StepCall(journal, durable, name, args, kwargs).result_blocking()
-
-
-class _StepCall:
-    """Call of a step: its recorded result, or its execution."""
 
     def __init__(
         self, journal: RunJournal, durable: DurableStep, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -207,6 +188,13 @@ class _StepCall:
         self._function = partial(durable.function, *args, **kwargs)
 
     async def result(self) -> Any:
+        """Return the recorded result of the step, or execute the step and record its result.
+
+        Raises:
+            Exception: The recorded failure of the step, or the failure of its last attempt.
+            CancelledError: The run must stop, or is lost.
+            StepError: The result cannot be recorded.
+        """
         entry = self._call.entry
         if entry is None:
             with self._journal.in_progress(self._call):
@@ -214,6 +202,11 @@ class _StepCall:
         return replay(self._journal, self._call, entry)
 
     def result_blocking(self) -> Any:
+        """Return the result in the thread of a synchronous agent; see `result`.
+
+        A plain function is called in this thread. If the run must stop while the function is executed, the result is
+        recorded before the run stops.
+        """
         entry = self._call.entry
         if entry is None and self._durable.is_async:
             return self._wait_for(self.result())
@@ -225,7 +218,7 @@ class _StepCall:
         return replay(self._journal, self._call, entry)
 
     async def _execute(self) -> JournalEntry:
-        """Execute the step and record its result, and return the entry. See `perform`."""
+        """Execute the step and record its result, and return the entry. See `result`."""
         journal, call = self._journal, self._call
         try:
             with journal.executing(call):

@@ -111,7 +111,6 @@ class RunJournal(RunFeature):
         "_caught",
         "_deferred",
         "_entries",
-        "_events",
         "_holds_progress",
         "_in_progress",
         "_last_answer",
@@ -129,7 +128,6 @@ class RunJournal(RunFeature):
 
     def __init__(self, agent: RunningAgent) -> None:
         self.agent, self.run = agent, agent.run
-        self._events = agent.events
         claim = agent.run.claim
         self._entries = dict(claim.journal or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
@@ -173,7 +171,7 @@ class RunJournal(RunFeature):
             raise StepError(f"name = {name!r}: the name of a {kind} is text of 1 to {MAX_NAME} characters")
         if self.is_stopping:
             raise asyncio.CancelledError
-        if self._events.ended:
+        if self.agent.events.ended:
             raise StepError(f"{kind} {name!r}: the agent has ended its task, so no result can be recorded")
         self.run.idle_clock.touch()
         outer = CURRENT_CALL.get(None)
@@ -211,7 +209,7 @@ class RunJournal(RunFeature):
         with self._lock:
             self._replace([entry])
             entries, self._caught = [*self._caught, entry], []
-        await self._events.write_entries(entries)
+        await self.agent.events.write_entries(entries)
         return entry
 
     def has_entry(self, call: JournalCall) -> bool:
@@ -244,7 +242,7 @@ class RunJournal(RunFeature):
                 for entry in self._entries.values()
                 if entry.position > last_position or self._last_answer in entry.answers
             ]
-            self._events.add_entries(removed_entries)
+            self.agent.events.add_entries(removed_entries)
         return True
 
     def restart(self, scope: str) -> None:
@@ -278,7 +276,7 @@ class RunJournal(RunFeature):
         if entries:
             with self._lock:
                 self._replace(entries)
-            await self._events.write_entries(entries)
+            await self.agent.events.write_entries(entries)
 
     def defer(self, call: JournalCall, form: str, content: bytes) -> None:
         """Record a call without a result when the agent continues after the call, with its next call or question.
@@ -297,7 +295,7 @@ class RunJournal(RunFeature):
             self._settle_deferred(self._is_main)
             entries, self._caught = self._caught, []
         if entries:
-            self._events.add_entries(entries)
+            self.agent.events.add_entries(entries)
 
     def agent_returned(self) -> None:
         """Check that the returning agent has made all calls of the main sequence that earlier runs recorded.
@@ -307,7 +305,7 @@ class RunJournal(RunFeature):
         """
         if self._position < self._last_position:
             missing = [entry.key for entry in self._entries.values() if entry.position > self._position]
-            self._fail(f"the agent returned without the recorded {', '.join(sorted(missing))}")
+            raise self.changed(f"the agent returned without the recorded {', '.join(sorted(missing))}")
 
     @contextmanager
     def executing(self, call: JournalCall) -> Iterator[None]:
@@ -403,15 +401,12 @@ class RunJournal(RunFeature):
 
     def _require_unchanged(self, key: str, kind: str, position: int, entry: JournalEntry | None) -> None:
         if entry is not None and entry.kind != kind:
-            self._fail(f"{kind} {key} was recorded as a {entry.kind}")
+            raise self.changed(f"{kind} {key} was recorded as a {entry.kind}")
         if entry is not None and entry.position != position:
-            self._fail(f"{kind} {key} was call {entry.position} of the agent, and is call {position} now")
+            raise self.changed(f"{kind} {key} was call {entry.position} of the agent, and is call {position} now")
         if entry is None and 0 < position <= self._last_position:
             recorded_key = next((e.key for e in self._entries.values() if e.position == position), "another call")
-            self._fail(f"{key} is called where an earlier run recorded {recorded_key}")
-
-    def _fail(self, problem: str) -> None:
-        raise self.changed(problem)
+            raise self.changed(f"{key} is called where an earlier run recorded {recorded_key}")
 
     def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
         answers = () if form == UNFINISHED else tuple(call.answers)  # an unfinished call asks again

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...execution.agents.running_agent import RunningAgent, loop_method
-from .durable_steps import DurableStep, perform, perform_blocking
+from .durable_steps import DurableStep, StepCall
 from .journal import RunJournal, current_step_key
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class StepMethods:
                 exception cannot be recorded, `StepFailed` is raised instead.
             StepError: The step or its result is invalid.
         """
-        return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
+        return await StepCall(self.journal, DurableStep.of(function), name, args, kwargs).result()
 
     @property
     def step_key(self) -> str:
@@ -66,7 +66,7 @@ class BlockingStepMethods:
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """See `Turn.step`. A plain function is called in the current thread."""
-        return perform_blocking(self._turn.journal, DurableStep.of(function), name, args, kwargs)
+        return StepCall(self._turn.journal, DurableStep.of(function), name, args, kwargs).result_blocking()
 
     @property
     def step_key(self) -> str:
