@@ -126,7 +126,7 @@ class A2A(FeatureMethods):
             card: Card, or a function that returns the card. With a function, `name` is required.
             executor: AgentExecutor instance, class or factory, the return value of an adapter in
                 ``a2a_celery.frameworks``, or the import path "module:name" of an instance, class or factory. Only
-                workers import the path. The return value of an adapter implies the options that its framework needs.
+                workers import the path. The return value of an adapter implies ``session=True``.
             name: Name in URLs, by default derived from the card's name.
             extended_card: Card that GetExtendedAgentCard returns, or None. An extended card requires
                 ``capabilities.extended_agent_card`` in `card`.

@@ -93,7 +93,7 @@ def decode_entry(key: str, encoded_entry: bytes) -> JournalEntry:
     """Decode the stored form of an entry with the key `key`."""
     header, _, content = encoded_entry.partition(b"\n")
     kind, form, position, *rest = json.loads(header)
-    # entries written before 0.2.0 have names "<index>-<digest>"
+    # entries of earlier revisions have names "<index>-<digest>"
     answers = tuple(int(str(answer).partition("-")[0]) for answer in rest[0]) if rest else ()
     execution = CallExecution(*rest[1]) if len(rest) > 1 else None
     arguments = rest[2] if len(rest) > 2 else ""

@@ -58,8 +58,8 @@ class TaskKeys(NamedTuple):
     notifications: str  # channel: the written version, followed by " final" if the state is final
     push: str  # hash: push-notification configs with their delivery cursors, see scripts/lib/deliveries.lua
     execution: str  # list: newest 1,000 steps of the task's runs, see lifecycle/execution.py
-    journal: str  # hash: journal of the turn, see lifecycle/journal.py; deleted when the task ends, like the signals
-    signals: str  # list: signals that no run has received; kept if the task can be resubmitted, like the journal
+    journal: str  # hash: journal of the turn, see lifecycle/journal.py; a task that can be resubmitted keeps it
+    signals: str  # list: signals that no run has received; deleted like the journal
 
 
 @dataclass(frozen=True, slots=True)

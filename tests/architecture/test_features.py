@@ -31,7 +31,7 @@ NAMES = {
     "steps": (
         r"features[./]steps\b|RunJournal|JournalCall|current_journal|DurableStep|[Dd]urable_[Ss]tep|step_results"
         r"|call_arguments|StepMethods|StepError|StepFailed|StepsChanged|steps_changed|current_step_key|\bstep_key\b"
-        r"|perform_blocking|\bUNFINISHED\b"
+        r"|StepCall|\bUNFINISHED\b"
     ),
     "waits": r"features[./]waits\b|BegunWait|WaitMethods|SHORT_SLEEP|begin_sleep|begin_wait",
 }
@@ -54,6 +54,7 @@ WIRING = [*LISTS, ROOT / PACKAGE / "__init__.py"]
 """Modules that list the features, and the public names of the package."""
 
 BESIDE = (
+    "a2a_celery/app.py",  # describes the options of agents
     "a2a_celery/client/",  # describes the options of remote agents
     "a2a_celery/errors.py",  # defines the public errors
     "a2a_celery/lifecycle/answers.py",  # clients and servers share the form and the validation of answers, and metadata
@@ -65,13 +66,14 @@ BESIDE = (
 """Beginnings of the files that may name features."""
 
 REPORTS = {
+    f"{PACKAGE}/cli/doctor/checks.py",
     *(f"{PACKAGE}/cli/operator/{name}.py" for name in ("selection", "stats", "top")),
     f"{PACKAGE}/gateway/metrics.py",
     f"{PACKAGE}/gateway/operator/reports.py",
     f"{PACKAGE}/telemetry/names.py",
 }
 """Files that show a value of the core to operators under the public names in `PUBLIC_NAMES`."""
-PUBLIC_NAMES = {"dead_letters": {"deadLetter", "dead letter", "DEAD_LETTER"}}
+PUBLIC_NAMES = {"dead_letters": {"deadLetter", "dead letter", "dead_letter", "DEAD_LETTER"}}
 """Public names of values of the core, by the feature that has the same name. A task that can be resubmitted is a dead
 letter for operators."""
 

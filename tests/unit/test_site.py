@@ -52,6 +52,14 @@ def test_no_page_of_the_site_loads_anything_from_another_host() -> None:
         assert re.findall(LOADED, text) == [], page
 
 
+def test_the_reference_has_the_methods_of_features() -> None:
+    """The methods of `Turn` that belong to features are methods of its base classes."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    [plugin] = [plugin["mkdocstrings"] for plugin in site["plugins"] if "mkdocstrings" in plugin]
+
+    assert plugin["handlers"]["python"]["options"]["inherited_members"] is True
+
+
 def test_the_navigation_has_each_page_once() -> None:
     navigation = re.findall(r"- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     roots = {"index.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}

@@ -20,7 +20,8 @@ class SavedSession:
     Attributes:
         version: Number of times that the session was saved.
         state: Saved state, or b"".
-        resumed: True if an earlier run of the same turn saved the session, in this task or in one that it repeats.
+        resumed: True if an earlier run of the same turn saved the session, in this task or in one that was
+            resubmitted as this task.
     """
 
     version: int = 0
@@ -55,6 +56,10 @@ class SessionSection(NamedTuple):
     fingerprint: str = ""
     sealed_with: str = ""
     secrets: str = ""
+
+    def __repr__(self) -> str:
+        """Leave out the state, which may be confidential."""
+        return f"SessionSection(version={self.version})"
 
     @classmethod
     def of(cls, keys: Keys, version: int = 0, state: bytes = b"", fingerprint: str = "") -> Self:

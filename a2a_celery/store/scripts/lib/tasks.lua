@@ -80,7 +80,8 @@
 --                              of pauses; the event is deleted when the task ends
 --   pause_data                 names of the fields that sections keep until the pause ends, each followed by a space, see
 --                              lib/pauses.lua
---   requeued_from              quoted ids of the resubmitted tasks before this task, each followed by a space
+--   requeued_from              quoted ids of the resubmitted tasks before this task, each followed by a space; read by
+--                              sections
 --   enabled_configs            quoted ids of the push-notification configs that receive events, each followed by a
 --                              space, without configs whose delivery was given up
 --   deliveries, dead_deliveries
