@@ -74,9 +74,14 @@ class RunFeature:
     `REPLAY_FEATURES`, or on first use, by `RunningAgent.feature`.
 
     The methods of a subclass that does not override them do nothing.
+
+    Attributes:
+        EXECUTOR_KEY: Key of the feature in the `call_context.state` of an executor, or "" if executors do not use it.
     """
 
     __slots__ = ()
+
+    EXECUTOR_KEY: ClassVar[str] = ""
 
     async def section_for_end(self, state: TaskState, refusal: EndRefused | None = None) -> Section[Any] | None:
         """Return the section of ``settle_run`` for the end of the run, or None for no section.

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ..execution.agents.incoming import open_messages
 from ..execution.events.queue import RunEventQueue
 from ..execution.open_run import OpenRun
 from ..store import Keys
@@ -15,9 +14,14 @@ from .feature import RunFeature
 from .sessions.section import SessionSection
 from .sessions.session import CURRENT as CURRENT_SESSION
 from .sessions.session import open_session
+from .steering.messages import open_messages
+from .steering.section import SteeringSection
 from .steps.journal import RunJournal
 
-CLAIM_SECTIONS: Mapping[tuple[str, Any], Callable[[Keys], Section[Any]]] = {("session", True): SessionSection.of}
+CLAIM_SECTIONS: Mapping[tuple[str, Any], Callable[[Keys], Section[Any]]] = {
+    ("session", True): SessionSection.of,
+    ("on_message", "steer"): SteeringSection.of,
+}
 """Functions that return the sections of ``claim_run``, by the option of the agent and its value that turn the feature
 on. The sections also take part in ``suspend_run``."""
 

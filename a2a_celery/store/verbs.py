@@ -42,7 +42,8 @@ parameter, is refused when its module is imported.
 
 A feature adds a `Section` to the calls of a verb with a parameter `sections: Sections`. The script of such a call also
 contains the Lua code of the section. A script runs its sections with ``<point>_sections(…)``. This calls the function
-``<point>`` of each section with the section's table and the same arguments, and returns the value of each function.
+``<point>`` of each section with the section's table and the same arguments, and returns the value of each function. A
+section that has no function for any point of the script does not take part in the call.
 The functions of the points ``check`` and ``validate`` are called until one of them returns a reply, which is returned.
 A call without sections runs a script without their code.
 """
@@ -188,10 +189,13 @@ def verb(function: Callable[P, Reply[T]]) -> Callable[P, Operation[T]]:
         for add_all, value_of in others:
             add_all(arguments, value_of(values))
         sections: Any = () if sections_at is None else values[sections_at]
+        kinds = []
         for section in sections:
-            SECTIONS[type(section)].table.form.add(arguments, section)
-        kinds = tuple(map(type, sections)) if sections else ()
-        return Operation(script(name, kinds), key_names, arguments, *reply)
+            code = SECTIONS[type(section)]
+            if not code.functions.isdisjoint(points):
+                code.table.form.add(arguments, section)
+                kinds.append(type(section))
+        return Operation(script(name, tuple(kinds)), key_names, arguments, *reply)
 
     return call
 
@@ -213,10 +217,12 @@ class SectionCode(NamedTuple):
     Attributes:
         table: Table that the functions receive, with the name of the feature.
         text: Functions of the section.
+        functions: Names of the functions.
     """
 
     table: Parameter
     text: str
+    functions: frozenset[str]
 
 
 SECTIONS: dict[type[Any], SectionCode] = {}
@@ -236,8 +242,9 @@ def section(lua: Path) -> Callable[[S], S]:
     def register(kind: S) -> S:
         feature, text = lua.parent.name, lua.read_text("utf-8")
         table = Parameter(feature, _form(kind))
-        require_names(f"section {feature}", text, [table], undefined_names(text) - {feature})
-        SECTIONS[kind] = SectionCode(table, text)
+        fields: Sequence[Parameter] = table.form.fields
+        require_names(f"section {feature}", text, [table] if fields else [], undefined_names(text) - {feature})
+        SECTIONS[kind] = SectionCode(table, text, frozenset(_FUNCTION.findall(text)))
         return kind
 
     return register
@@ -246,10 +253,8 @@ def section(lua: Path) -> Callable[[S], S]:
 def _code_of(sections: Sequence[SectionCode], points: Sequence[str]) -> str:
     """Return the Lua code of sections, and the functions with which a script runs them."""
     lines, calls = [], {point: list[str]() for point in points}
-    for (feature, _), text in sections:
-        functions = [point for point in _FUNCTION.findall(text) if point in points]
-        if not functions:
-            raise TypeError(f"section {feature} has no function for the points {', '.join(points)}")
+    for (feature, _), text, defined in sections:
+        functions = [point for point in points if point in defined]
         names = ", ".join(f"{feature}_{point}" for point in functions)
         lines += [f"local {names}", "do", text, f"{names} = {', '.join(functions)}", "end"]
         for point in functions:

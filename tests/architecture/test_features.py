@@ -28,6 +28,10 @@ NAMES = {
         r"|\bSessions\b|\b(?:open|save|saved|current|renew|reads)_session\b|\bsession_(?:key|prefix)\b"
         r"|\b(?:turn|agent|claim|keys)\.sessions?\b(?!\()|\bsession=True|\"session\"|\bthe sessions? of\b"
     ),
+    "steering": (
+        r"features[./]steering\b|IncomingMessages|SteeringSection|SteeringMethods|a2a_incoming|poll_messages|open_messages"
+        r"|messages_of\(\w*\.?_?run|\.incoming\(|\bdef incoming\b|\bread_messages\("
+    ),
     "steps": (
         r"features[./]steps\b|RunJournal|JournalCall|current_journal|DurableStep|[Dd]urable_[Ss]tep|step_results"
         r"|call_arguments|StepMethods|StepError|StepFailed|StepsChanged|steps_changed|current_step_key|\bstep_key\b"

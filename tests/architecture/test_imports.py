@@ -99,6 +99,8 @@ ONLY_TYPES = {
     ("a2a_celery/features/questions/turn.py", "open_run"),
     ("a2a_celery/features/sessions/turn.py", "agents"),
     ("a2a_celery/features/sessions/turn.py", "open_run"),
+    ("a2a_celery/features/steering/turn.py", "agents"),
+    ("a2a_celery/features/steering/turn.py", "open_run"),
     ("a2a_celery/features/steps/turn.py", "agents"),
     ("a2a_celery/features/waits/turn.py", "agents"),
     ("a2a_celery/execution/events/steps.py", "open_run"),

@@ -101,7 +101,7 @@ class Scene:
         calls: Any = None,
     ) -> tuple[Claim, RunEventQueue]:
         """Claim a run and open its event queue. Without a `clock`, the queue waits at most 10 ms for the store."""
-        claim = claim or await self.seeds.claim_run(working=working)
+        claim = claim or await self.seeds.claim_run(working=working, steering=on_message == "steer")
         delivers_messages = on_message in ("steer", "interrupt")
         events = self.open(
             claim,

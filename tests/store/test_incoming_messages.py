@@ -11,6 +11,7 @@ from a2a.types import TaskState
 from a2a_celery.agents import OnMessage
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.features.steering.section import SteeringSection, read_messages
 from a2a_celery.lifecycle import EventKind, kind_of
 from a2a_celery.lifecycle.refusals import Reason
 from a2a_celery.lifecycle.states import (
@@ -26,16 +27,17 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pubsub import PubSubListener
 from a2a_celery.store.runs.commands import Claim, RunLost, Settled, end_run, settle_run
-from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.recovery import GivenUp, return_run
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.runs.renewal import Renewal, renew_runs
+from a2a_celery.store.runs.suspension import SuspendedRun, suspend_run
 from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS, continue_task, request_cancel
 from a2a_celery.store.tasks.replies import (
     Known,
 )
 from tests.support.store.replies import begins, is_delivered, reason_of, waits
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, request, run_concurrently, status
+from tests.support.store.suspensions import timer
 from tests.support.waiting import eventually_async
 
 FINAL = [COMPLETED, INPUT_REQUIRED, AUTH_REQUIRED]
@@ -100,12 +102,19 @@ class Conversation:
 
     async def next_claim(self, claim: Claim, **options: object) -> Claim:
         """Claim the run after `claim`."""
-        return await self.seeds.claim_run(claim.ref.task_id, run=claim.ref.run + 1, **options)  # type: ignore[arg-type]
+        run = claim.ref.run + 1
+        return await self.seeds.claim_run(claim.ref.task_id, run=run, steering=True, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def conversation(store: AsyncStore, keys: Keys, seeds: Seeds) -> Conversation:
     return Conversation(store, keys, seeds)
+
+
+def read_before(claim: Claim) -> tuple[int, ...]:
+    """Return the indexes of the messages that the agent read before it asked the questions that the turn answers."""
+    indexes: tuple[int, ...] = claim.value_of(SteeringSection)
+    return indexes
 
 
 def text_of(claim: Claim) -> str:
@@ -284,6 +293,25 @@ async def test_the_next_attempt_of_a_lost_run_reads_the_messages_again(
     assert (await conversation.settle(next_claim, COMPLETED, read_count=1)).state == COMPLETED
 
 
+async def test_the_run_after_a_wait_reads_the_messages_again(conversation: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claim_run(steering=True)
+    await conversation.send(claim, "left")
+    suspension = suspend_run(
+        conversation.keys,
+        claim.ref,
+        token=claim.token,
+        written_count=0,
+        events=[],
+        wait=timer(wait_us=0),
+        options=b"",
+        sections=[section for section, _ in claim.sections],
+    )
+
+    assert isinstance(await conversation.store.run(suspension), SuspendedRun)
+
+    assert await conversation.unread(await conversation.next_claim(claim)) == ["left"]
+
+
 async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again(
     conversation: Conversation, seeds: Seeds
 ) -> None:
@@ -301,11 +329,11 @@ async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again
     history = [message.parts[0].text for message in last.task.history]
     assert last.ask_count == 2
     assert [history[index] for index in last.turn_messages] == ["hello", "ten", "slowly"]
-    assert [history[index] for index in last.read_messages] == ["left", "right"]
+    assert [history[index] for index in read_before(last)] == ["left", "right"]
     await conversation.settle(last, INPUT_REQUIRED, "what else?")
     await conversation.send(claim, "nothing")
     newest_claim = await conversation.next_claim(last)
-    assert (newest_claim.ask_count, len(newest_claim.turn_messages), newest_claim.read_messages) == (0, 1, ())
+    assert (newest_claim.ask_count, len(newest_claim.turn_messages), read_before(newest_claim)) == (0, 1, ())
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -320,7 +348,7 @@ async def test_an_unread_message_answers_the_question(conversation: Conversation
     history = [message.parts[0].text for message in next_claim.task.history]
     assert history == ["hello", "left", "ten", "how far?"]
     assert [history[index] for index in next_claim.turn_messages] == ["hello", "ten"]
-    assert [history[index] for index in next_claim.read_messages] == ["left"]
+    assert [history[index] for index in read_before(next_claim)] == ["left"]
     assert (next_claim.ask_count, next_claim.interrupted_state) == (1, INPUT_REQUIRED)
 
 
@@ -337,10 +365,10 @@ async def test_a_requeued_turn_that_answers_a_question_has_the_same_messages(
 
     new_id, _ = await seeds.requeue_task(claim.ref.task_id)
 
-    requeued = await seeds.claim_run(new_id)
+    requeued = await seeds.claim_run(new_id, steering=True)
     history = [message.parts[0].text for message in requeued.task.history]
     assert history == ["hello", "left", "how far?", "ten"]
-    assert (requeued.ask_count, requeued.turn_messages, requeued.read_messages) == (1, (0, 3), (1,))
+    assert (requeued.ask_count, requeued.turn_messages, read_before(requeued)) == (1, (0, 3), (1,))
     dead_record = await seeds.store.redis.hgetall(seeds.keys.task(claim.ref.task_id).record)
     assert not {b"turn_messages", b"read_messages"} & dead_record.keys()
 

@@ -17,6 +17,7 @@ from a2a_celery.features.questions.question_section import QuestionSection, Remi
 from a2a_celery.features.questions.reminder_poster import post_reminders
 from a2a_celery.features.schedules.section import skipped_ticks
 from a2a_celery.features.sessions.section import SessionSection, checkpoint
+from a2a_celery.features.steering.section import read_messages
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
@@ -31,7 +32,6 @@ from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use,
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import append, claim_run, end_run, revoke_run, settle_run
 from a2a_celery.store.runs.journal import read_journal, read_recorded
-from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.publication import (
     DueRun,
     Publication,

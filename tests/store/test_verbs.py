@@ -362,6 +362,20 @@ def test_a_call_without_sections_has_no_code_of_sections(write: Write, sections:
     assert _add("l", "a", []).args == ["a"]
 
 
+def test_a_section_without_a_function_for_the_points_of_a_script_does_not_take_part(
+    write: Write, sections: Callable[[str, str], Any]
+) -> None:
+    write("close", "closed_sections()\nreturn name")
+
+    @verb
+    def _close(name: str, sections: Sections) -> Reply[Any]:
+        return Reply(lambda reply: reply)
+
+    call = _close("a", [sections("first", "x")])
+    assert call.args == ["a"]
+    assert call.script is _close("a", []).script
+
+
 def test_a_section_uses_only_names_that_are_defined(tmp_path: Path) -> None:
     class Named(NamedTuple):
         name: str

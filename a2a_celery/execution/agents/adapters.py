@@ -30,17 +30,12 @@ from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 from ..open_run import OpenRun
 from ..process.thread_cleanup import ThreadCleanup
-from .incoming import IncomingMessages
 from .turn import Turn
 
 T = TypeVar("T")
 
 ATTEMPT = "a2a_attempt"
 """Key of the attempt number, which starts at 1, in an executor's `call_context.state`."""
-
-INCOMING = "a2a_incoming"
-"""Key of the messages that arrive while an executor works (`IncomingMessages`), in its `call_context.state`. The key
-exists only if the agent has ``on_message="steer"``."""
 
 RETRIES = "a2a_retries"
 """Key of the number of retries of the turn before this run, in an executor's `call_context.state`."""
@@ -121,8 +116,9 @@ class ExecutorAdapter:
         claim = run.claim
         related_tasks = await run.own_tasks(claim.request.message.reference_task_ids)
         context = _request_context(claim, _paused_task(claim), related_tasks)
-        if (messages := run.feature(IncomingMessages)) is not None:
-            context.call_context.state[INCOMING] = messages
+        for feature in run.features:
+            if feature.EXECUTOR_KEY:
+                context.call_context.state[feature.EXECUTOR_KEY] = feature
         await self._executor.execute(context, events)
         if events.agent_error is not None:
             raise events.agent_error

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from a2a.types import Message, Part
+from a2a.types import Part
 from celery.exceptions import Retry
 
 from ...concurrency import wait_for
 from ...features.turn import BlockingTurnMethods
 from ..events.steps import OpenStep
-from .incoming import messages_of
 
 if TYPE_CHECKING:
     from .turn import Turn
@@ -54,15 +53,6 @@ class BlockingTurn(BlockingTurnMethods):
         """See `Turn.call`."""
         pending_call = self._turn._begin_call(agent, message, context_id, tenant)
         return self._wait_for(lambda: self._turn._perform_call(*pending_call))
-
-    def poll_messages(self) -> list[Message]:
-        """See `Turn.poll_messages`."""
-        return self._wait_for(lambda: messages_of(self._turn._run).poll())
-
-    def incoming(self) -> Iterator[Message]:
-        """See `Turn.incoming`."""
-        while True:
-            yield self._wait_for(lambda: messages_of(self._turn._run).wait())
 
     def retry(self, **options: Any) -> Retry:
         """See `Turn.retry`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from threading import get_ident
 from typing import Any
@@ -29,7 +29,6 @@ from ..open_run import OpenRun
 from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
 from .calls import perform_call
-from .incoming import messages_of
 from .running_agent import CURRENT as RUNNING_AGENT
 from .running_agent import loop_method
 
@@ -236,26 +235,6 @@ class Turn(TurnMethods):
 
     async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
         return await perform_call(self.journal, entry, child)
-
-    @loop_method
-    async def poll_messages(self) -> list[Message]:
-        """Return the messages that have arrived since the last call, oldest first; see ``docs/durable-work.md``.
-
-        Raises:
-            ConfigError: The agent is not registered with ``on_message="steer"``.
-        """
-        return await messages_of(self._run).poll()
-
-    @loop_method
-    async def incoming(self) -> AsyncGenerator[Message, None]:
-        """Return an endless async iterator over the messages that arrive. Leave the loop with ``break``.
-
-        Raises:
-            ConfigError: The agent is not registered with ``on_message="steer"``. Raised during the iteration.
-        """
-        messages = messages_of(self._run)
-        while True:
-            yield await messages.wait()
 
     def stop_if_asking(self) -> None:
         """Raise again the exception of the run's question or wait, if other code has caught the exception. Thread-safe.

@@ -76,7 +76,7 @@ class RunRelease:
                 wait=pending.remaining(clock.monotonic()),
                 options=options.to_json(),
                 replacement=replacement,
-                sections=tuple(claim.sections),
+                sections=[section for section, _ in claim.sections],
             )
 
         release = await self._events.release(final, make_release, drops_open_artifacts=True)

@@ -60,7 +60,7 @@ class ContextSession(RunFeature):
         Raises:
             SessionError: The current `secret_key` cannot decrypt the session.
         """
-        saved_session: SavedSession = run.claim.sections[SessionSection.of(run.keys)]
+        saved_session: SavedSession = run.claim.value_of(SessionSection)
         self._run = run
         self._events = events
         self._sealer = _sealer(run.settings)

@@ -49,9 +49,8 @@ class Claim:
         turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
             the agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the
             first turn of a task.
-        read_messages: Indexes, in the task's history, of further messages that the agent read in these earlier turns.
         other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
-        sections: Sections of the claim, each with the parsed value that it added to the reply.
+        sections: Sections of the claim, each with the parsed value that it added to the reply; see `value_of`.
     """
 
     ref: RunRef
@@ -71,9 +70,12 @@ class Claim:
     journal: Mapping[str, JournalEntry] | None = field(default_factory=dict, repr=False)
     journal_origin: str = ""
     turn_messages: tuple[int, ...] = ()
-    read_messages: tuple[int, ...] = ()
     other_version: str = ""
-    sections: Mapping[Section[Any], Any] = field(default_factory=dict)
+    sections: tuple[tuple[Section[Any], Any], ...] = ()
+
+    def value_of(self, kind: type[Section[Any]]) -> Any:
+        """Return the value of the section of the class `kind`, or None if the claim had no such section."""
+        return next((value for section, value in self.sections if isinstance(section, kind)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ def _claim(
     reply: Sequence[Any], ref: RunRef, token: str, sections: Sequence[Section[Any]], *, resolve_blobs: bool
 ) -> Claim:
     _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, steps = reply[:11]
-    stored_journal, origin, turn_messages, read_messages, other_version, *values = reply[11:]
+    stored_journal, origin, turn_messages, other_version, *values = reply[11:]
     entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
     return Claim(
@@ -256,9 +258,8 @@ def _claim(
         None if stored_journal == b"" else journal_from(entries, ref.task_id),
         origin.decode() or ref.task_id,
         tuple(map(int, turn_messages.split())),
-        tuple(map(int, read_messages.split())),
         other_version.decode(),
-        {section: section.parse(ref.task_id, value) for section, value in zip(sections, values, strict=True)},
+        tuple((section, section.parse(ref.task_id, value)) for section, value in zip(sections, values, strict=True)),
     )
 
 

@@ -23,6 +23,7 @@ from a2a_celery.features import KEPT_METADATA
 from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.features.schedules.section import HandledTick, Tick
 from a2a_celery.features.sessions.section import SessionSection
+from a2a_celery.features.steering.section import SteeringSection
 from a2a_celery.lifecycle import LogEntry, fold
 from a2a_celery.lifecycle.journal import RunRecord
 from a2a_celery.lifecycle.outcomes import agent_message
@@ -131,6 +132,7 @@ class Seeds:
         working: bool = True,
         max_attempts: int = 1,
         session: bool = False,
+        steering: bool = False,
         retries: int = 0,
         **task_options: Any,
     ) -> Claim:
@@ -146,7 +148,10 @@ class Seeds:
                 working=working,
                 max_attempts=max_attempts,
                 retries=retries,
-                sections=[SessionSection.of(self.keys)] if session else (),
+                sections=[
+                    *([SessionSection.of(self.keys)] if session else []),
+                    *([SteeringSection()] if steering else []),
+                ],
             )
         )
         assert isinstance(claim, Claim), claim

@@ -17,6 +17,7 @@ from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
 from a2a_celery.features.sessions.section import SessionSection, session_key
+from a2a_celery.features.steering.section import read_messages
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.references import RunRef, Scope
@@ -43,7 +44,6 @@ from a2a_celery.store.runs.commands import (
     revoke_run,
     settle_run,
 )
-from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.publication import acquire_due_runs, report_prefetched
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import Released, delegate_to_canvas, end_by_result, release_run, retry_run

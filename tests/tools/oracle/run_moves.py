@@ -11,6 +11,7 @@ from a2a_celery.features import KEPT_METADATA
 from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_arguments
 from a2a_celery.features.sessions.section import SavedSession, SessionSection, checkpoint
+from a2a_celery.features.steering.section import SteeringSection
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import agent_message, status_event
@@ -121,7 +122,10 @@ async def claim_differently(world: Recorder, task_id: str, r: Record) -> None:
             max_attempts=3,
             retries=world.chance.choice([0, 0, 1, 2]),
             retried=world.chance.choice([None, status_event(task_id, r["context"], WORKING)]),
-            sections=[SessionSection.of(world.keys)] if world.chance.random() < 0.7 else [],
+            sections=[
+                *([SessionSection.of(world.keys)] if world.chance.random() < 0.7 else []),
+                SteeringSection(),
+            ],
             worker="celery@host",
             version=world.chance.choice(["", "1", "2"]),
             claims_other_version=world.chance.random() < 0.5,
@@ -234,7 +238,7 @@ async def save_session(world: Recorder, task_id: str, r: Record) -> None:
     """Save the session of a run that continues twice, and once from an unknown version."""
     if claim := world.claims.get(task_id):
         count = world.write_counts[task_id]
-        session: SavedSession | None = next(iter(claim.sections.values()), None)
+        session: SavedSession | None = claim.value_of(SessionSection)
         version = session.version if session else world.chance.randrange(2)
         fingerprint = world.chance.choice(["", "f0"])
         saves = [

@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator
 from a2a.types import Message, TaskState
 
 from ...errors import ConfigError
-from ...features.feature import RunFeature
+from ...execution.events.queue import RunEventQueue
+from ...execution.open_run import OpenRun
 from ...store.runs.commands import EndRefused
-from ...store.runs.messages import read_messages
-from ..events.queue import RunEventQueue
-from ..open_run import OpenRun
+from ..feature import RunFeature
+from .section import SteeringSection, read_messages
 
 
 class IncomingMessages(RunFeature):
@@ -22,11 +22,13 @@ class IncomingMessages(RunFeature):
     question with `Turn.ask`. A message that no run has read begins the next turn.
     """
 
+    EXECUTOR_KEY = "a2a_incoming"
+
     def __init__(self, run: OpenRun, events: RunEventQueue) -> None:
         claim = run.claim
         self._run = run
         self._events = events
-        self._messages = [claim.task.history[index] for index in claim.read_messages]
+        self._messages: list[Message] = [claim.task.history[index] for index in claim.value_of(SteeringSection)]
         self._earlier_count = len(self._messages)
         self._read_count = 0
         self._reading = asyncio.Lock()

@@ -21,9 +21,8 @@ from a2a_celery.lifecycle import Paused, Superseded
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import continue_task
+from tests.execution.scene import Scene, until
 from tests.support.store.seeds import ANN, CONTEXT, request, status
-
-from .scene import Scene, until
 
 
 async def send(scene: Scene, claim: Claim, text: str, on_message: OnMessage = "steer") -> None:
@@ -48,7 +47,8 @@ def new_turn(run: OpenRun, events: RunEventQueue) -> Turn:
 
 async def next_turn(scene: Scene, claim: Claim, **options: int) -> tuple[Claim, RunEventQueue, Turn]:
     """Begin the next run of the task."""
-    return await turn_of(scene, await scene.seeds.claim_run(claim.ref.task_id, run=claim.ref.run + 1, **options))
+    run = claim.ref.run + 1
+    return await turn_of(scene, await scene.seeds.claim_run(claim.ref.task_id, run=run, steering=True, **options))
 
 
 async def poll(turn: Turn) -> list[str]:
@@ -154,7 +154,7 @@ async def test_a_reader_that_is_cancelled_consumes_nothing(scene: Scene) -> None
 
 
 async def test_the_next_attempt_reads_the_messages_again(scene: Scene) -> None:
-    claim, _, turn = await turn_of(scene, await scene.seeds.claim_run(max_attempts=2))
+    claim, _, turn = await turn_of(scene, await scene.seeds.claim_run(max_attempts=2, steering=True))
     await send(scene, claim, "left")
     assert await poll(turn) == ["left"]
     await scene.seeds.recover_run(claim.ref)
@@ -198,7 +198,7 @@ async def test_a_step_that_received_a_message_is_replayed_although_more_messages
     async def poll_and_handle(turn: Turn) -> list[str]:
         return [await turn.step("handle", handle, text) for text in await poll(turn)]
 
-    claim, _, turn = await turn_of(scene, await scene.seeds.claim_run(max_attempts=2))
+    claim, _, turn = await turn_of(scene, await scene.seeds.claim_run(max_attempts=2, steering=True))
     await send(scene, claim, "left")
     assert await poll_and_handle(turn) == ["handled left"]
     await scene.seeds.recover_run(claim.ref)
