@@ -295,6 +295,7 @@ def test_a_lost_message_is_published_again_if_all_workers_claim_runs(unwatched_f
         eventually(lambda: channel.queue_purge(fleet.queue), what="the message is lost")
 
     fleet.worker()
-    fleet.watcher()  # a watcher that meets no worker for some seconds ends the run as lost
+    # with the `redispatch_after` of the fleet, a worker that replies late would be taken for no worker after 5 s
+    fleet.watcher(A2A_REDISPATCH_AFTER="10")
 
     assert texts(end(gateway, "counts", task)) == ["at once"]
