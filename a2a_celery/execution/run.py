@@ -587,9 +587,9 @@ class Run:
                 await events.release(final, canvas_release(host.keys, claim, canvas))
             case _:
                 limit = self._agent.pause_limit(host.settings)
-                keeps_data = isinstance(outcome, Failure) and outcome.is_resubmittable
+                is_resubmittable = isinstance(outcome, Failure) and outcome.is_resubmittable
                 settlement = Settlement(
-                    run, events.translator, publish, input_timeout=limit, is_resubmittable=keeps_data
+                    run, events.translator, publish, input_timeout=limit, is_resubmittable=is_resubmittable
                 )
                 return await events.settle(final, settlement.write)
         return None

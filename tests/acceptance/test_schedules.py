@@ -17,7 +17,7 @@ from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.tasks.commands import read_task
 from tests.support.clients.operator import Operator
 from tests.support.clients.talk import read, send, state
-from tests.support.processes.fleet import Fleet, Process, running_fleet
+from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.processes.proxy import proxy
 from tests.support.waiting import eventually
 
@@ -41,6 +41,14 @@ def beat(fleet: Fleet, number: int, *options: str, **env: str) -> Process:
     """Start a beat process with its own schedule file."""
     file = fleet.folder / f"beat-{number}.schedule"
     return fleet.start(f"beat-{number}", "beat", "-l", "INFO", "-s", str(file), "--pidfile=", *options, **env)
+
+
+def busy_worker(fleet: Fleet, gateway: Gateway) -> Process:
+    """Start a worker whose only slot executes a run."""
+    worker = fleet.worker(concurrency=1)
+    active = send(gateway, "silent", "600", returnImmediately=True)
+    eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="the worker is busy")
+    return worker
 
 
 def ticks(fleet: Fleet, operator: Operator, schedule: str) -> list[datetime]:
@@ -112,9 +120,7 @@ def test_a_prefetched_tick_survives_its_worker(broker: str, tmp_path: Path) -> N
     with running_fleet(tmp_path, broker, app="tests.support.agents.rare_ticks", **settings) as fleet:
         operator, gateway = Operator(fleet), fleet.gateway()
         fleet.watcher()
-        doomed_worker = fleet.worker(concurrency=1)
-        active = send(gateway, "silent", "600", returnImmediately=True)
-        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="the worker is busy")
+        doomed_worker = busy_worker(fleet, gateway)
         scheduler = beat(fleet, 0)
         eventually(lambda: doomed_worker.output().count(" received") == 2, what="the worker has prefetched the tick")
         scheduler.kill()
@@ -133,9 +139,7 @@ def test_a_tick_of_an_unavailable_store_survives_the_worker_that_has_its_message
     with running_fleet(tmp_path, broker, app="tests.support.agents.rare_ticks", **settings) as fleet:
         operator, gateway = Operator(fleet), fleet.gateway()
         fleet.watcher()
-        doomed_worker = fleet.worker(concurrency=1)
-        active = send(gateway, "silent", "600", returnImmediately=True)
-        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="the worker is busy")
+        doomed_worker = busy_worker(fleet, gateway)
         with proxy(fleet.redis.store_url.removeprefix("unix://")) as store:
             store.cut()
             beat(fleet, 0, A2A_STORE_URL=f"redis://127.0.0.1:{store.port}/0")
