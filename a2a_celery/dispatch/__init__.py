@@ -10,7 +10,6 @@ from .canvases import (
     unreadable_backend,
 )
 from .connection import guard_workers
-from .message_preparer import PreparedMessage
 from .options import Call, RunOptions, require_readable
 from .publisher import HIDDEN, RUN_HEADER, Publisher
 from .queues import (
@@ -33,7 +32,6 @@ __all__ = [
     "CallSignature",
     "Canvas",
     "Consumer",
-    "PreparedMessage",
     "Publisher",
     "RunFinder",
     "RunOptions",

@@ -21,17 +21,17 @@ from celery.exceptions import WorkerLostError
 from kombu.exceptions import BatchPublishError
 
 from ..agents import Agent
-from ..clock import SYSTEM_CLOCK, Clock
+from ..clock import SYSTEM_CLOCK
 from ..concurrency import DaemonThreads
 from ..errors import BrokerUnavailable, PublicationFailed, RunNotAccepted
 from ..integrations.kombu import broker_error_text, is_raised_by_broker
 from ..lifecycle.outcomes import WORKER_LOST
+from ..lifecycle.references import RunRef
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
 from .canvases import Canvas
 from .connection import PublishingPool, PublishingThreads
-from .message_preparer import MessagePreparer, PreparedMessage
 from .options import Call, RunOptions
 from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers, version_queue
 
@@ -75,7 +75,6 @@ class Publisher:
         app: App that publishes.
         options: Options for ``apply_async``, by agent.
         fleet: Name of the fleet.
-        clock: Clock for the time between two checks of the broker.
         max_backlog: Maximum number of messages that are being sent in the background, and of ids that wait to be
             revoked. Further messages and ids are not sent.
     """
@@ -85,18 +84,16 @@ class Publisher:
         app: Celery,
         options: Mapping[str, Mapping[str, Any]],
         fleet: str = DEFAULT_FLEET,
-        clock: Clock = SYSTEM_CLOCK,
         *,
         max_backlog: int = MAX_BACKLOG,
     ) -> None:
         self._fleet_headers = fleet_headers(fleet)
         self._max_backlog = max_backlog
-        self._app = app
+        self.app = app
         self._options = options
-        self._pool = PublishingPool(app)
-        self.queues = BrokerQueues(app, options, self._pool)
-        self.preparer = MessagePreparer(app, self._pool, clock)
-        self._publishing = PublishingThreads(self._publish_all, lambda: self._pool.batches)
+        self.pool = PublishingPool(app)
+        self.queues = BrokerQueues(app, options, self.pool)
+        self._publishing = PublishingThreads(self._publish_all, lambda: self.pool.batches)
         # A separate thread, because Celery retries a broadcast for as long as the broker is unavailable.
         self._broadcasting = DaemonThreads(1, "a2a-broadcast")
         self._background: set[asyncio.Future[None]] = set()
@@ -121,10 +118,9 @@ class Publisher:
         if error is not None:
             raise error
 
-    def prepare(self, agent: str, task_id: str, run: int, options: RunOptions) -> PreparedMessage | None:
-        """Return the message of a run for a script of the store, or None; see `MessagePreparer.prepare`."""
-        run_of = _Run(agent, task_id, run, options.to_json())
-        return self.preparer.prepare(options, lambda producer: self._publish(run_of, producer, ExitStack()))
+    def publish_with(self, producer: Any, *, agent: str, ref: RunRef, options: RunOptions) -> None:
+        """Publish a run with a producer of the caller, which may record the message instead of sending it."""
+        self._publish(_Run(agent, ref.task_id, ref.run, options.to_json()), producer, ExitStack())
 
     def _publish_all(self, runs: Sequence[_Run]) -> list[Exception | None]:
         """Publish `runs`, in one round trip if the transport supports it. Return an exception or None for each run.
@@ -143,7 +139,7 @@ class Publisher:
     def _publish_batch(self, runs: Sequence[_Run]) -> list[Exception | None]:
         errors: list[Exception | None] = []
         # kombu's batch ends before the spans of its messages.
-        with self._pool.acquire() as producer, ExitStack() as spans, producer.batch():
+        with self.pool.acquire() as producer, ExitStack() as spans, producer.batch():
             for run in runs:
                 try:
                     with ExitStack() as span:  # an exception ends the span of this run only
@@ -154,13 +150,13 @@ class Publisher:
                     if not is_raised_by_broker(e):
                         errors.append(_failure(run, e))
                         continue
-                    if self._pool.is_dead(e):  # do not wait for the timeout of each further run
+                    if self.pool.is_dead(e):  # do not wait for the timeout of each further run
                         return errors + [self._refusal(other, e) for other in runs[len(errors) :]]
                     errors.append(self._refusal(run, e))
         return errors
 
     def _refusal(self, run: _Run, error: Exception) -> BrokerUnavailable:
-        kind = BrokerUnavailable if self._pool.is_dead(error) else RunNotAccepted
+        kind = BrokerUnavailable if self.pool.is_dead(error) else RunNotAccepted
         refusal = kind(f"the broker did not accept run {run.name}: {broker_error_text(error)}")
         refusal.__cause__ = error
         return refusal
@@ -178,19 +174,19 @@ class Publisher:
             **run_options.over(self._options.get(run.agent, {})),
         }
         if run.version_queue:
-            options |= {"queue": version_queue(self._app, run.version_queue), "exchange": "", "routing_key": ""}
+            options |= {"queue": version_queue(self.app, run.version_queue), "exchange": "", "routing_key": ""}
         span.enter_context(_trace_publish(run.agent, options, run_options))
         if self._fleet_headers:
             options["headers"] = {**options.get("headers", {}), **self._fleet_headers}
         if run_options.call is None:
             # Send by name, because a watcher may publish runs of agents that its version of the app does not have. Use
             # the app's current serializer, because a task keeps the serializer of its first access.
-            options["serializer"] = self._app.conf.task_serializer
+            options["serializer"] = self.app.conf.task_serializer
             arguments = (run.task_id, run.number)
             # Celery's repr is made for large arguments, and costs more than encoding the message
             representations = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
             options = _expiring_in_a_worker(options)
-            self._app.send_task(
+            self.app.send_task(
                 entry_name(run.agent), args=arguments, retries=run_options.retries, **representations, **options
             )
         else:
@@ -201,15 +197,15 @@ class Publisher:
 
         With `task_always_eager`, ``apply_async`` would call the task in this process, so the run is published by name.
         """
-        task: Task | None = self._app.tasks.get(call.task)
+        task: Task | None = self.app.tasks.get(call.task)
         options = _expiring_in_a_worker({"expires": getattr(task, "expires", None), **options})
         options["headers"] = {
             **options.get("headers", {}),
             RUN_HEADER: True,
             "ignore_result": getattr(task, "ignore_result", False),  # for the worker, not for the publisher
         }
-        if task is None or self._app.conf.task_always_eager:
-            self._app.send_task(call.task, kwargs=dict(call.kwargs), retries=retries, **HIDDEN, **options)
+        if task is None or self.app.conf.task_always_eager:
+            self.app.send_task(call.task, kwargs=dict(call.kwargs), retries=retries, **HIDDEN, **options)
         else:
             task.apply_async(kwargs=dict(call.kwargs), retries=retries, expires=None, **HIDDEN, **options)
 
@@ -305,9 +301,9 @@ class Publisher:
         self._in_background(send(), "no Celery event was sent for the lost run %s", celery_id)
 
     def _send_loss_event(self, fields: Mapping[str, str], worker: str, canceled: bool) -> None:
-        with self._pool.acquire() as producer:
+        with self.pool.acquire() as producer:
             # in the worker's name, because Flower takes each sender of task events for a worker
-            events = self._app.events.Dispatcher(
+            events = self.app.events.Dispatcher(
                 producer.connection, hostname=worker, channel=producer.channel, buffer_while_offline=False
             )
             if canceled:
@@ -317,8 +313,8 @@ class Publisher:
                 events.send("task-failed", exception=error, traceback="", **fields)
 
     def _broadcast_revoke(self, celery_ids: list[str], terminate: bool) -> None:
-        with self._pool.acquire() as producer:
-            mailbox = self._app.control.mailbox(producer.connection)
+        with self.pool.acquire() as producer:
+            mailbox = self.app.control.mailbox(producer.connection)
             mailbox.producer_pool = None  # the app's pool has no timeouts
             mailbox.abcast("revoke", {"task_id": celery_ids, "terminate": terminate, "signal": "SIGTERM"})
 

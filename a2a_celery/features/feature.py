@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     from a2a.types import Message, SendMessageRequest, TaskState
 
+    from ..dispatch import RunOptions
     from ..gateway.operator.operator_request import OperatorRequest
-    from ..lifecycle.references import Scope
+    from ..lifecycle.references import RunRef, Scope
     from ..lifecycle.refusals import Refusal
     from ..settings import Settings
     from ..store import Keys
@@ -67,6 +68,31 @@ class Feature(Protocol):
             request: Unchanged request of the client.
         """
         return None
+
+
+class RunSections(ABC):
+    """Sections of ``create_task`` and ``continue_task`` for the runs that messages begin.
+
+    Attributes:
+        is_enabled: False if the settings of the fleet exclude sections. The service then does not read the number of
+            the next run.
+    """
+
+    is_enabled: bool
+
+    @abstractmethod
+    def section_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> Section[Any] | None:
+        """Return the section for a message that may begin a run, or None for no section.
+
+        Args:
+            agent: Name of the agent.
+            ref: Run that the message begins, unless the message is refused, repeated or waits.
+            options: Options of the run.
+        """
+
+    @abstractmethod
+    def run_not_published(self) -> None:
+        """Receive the notice that a message has begun a run whose section has not published the run."""
 
 
 class RunFeature:

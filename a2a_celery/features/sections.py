@@ -7,14 +7,21 @@ from typing import Any
 
 from a2a.types import Part
 
+from ..clock import Clock
+from ..dispatch import Publisher
 from ..lifecycle.references import RunRef
+from ..settings import Settings
 from ..store.verbs import Section
-from .feature import ValidationRequired
+from .feature import RunSections, ValidationRequired
+from .publish_on_accept.message_preparer import MessagePusher
 from .questions.answer_section import AnswerSection
 from .questions.question_section import section_of_pause
 
 CONTINUATION_SECTIONS: Sequence[Callable[[], Section[ValidationRequired]]] = (AnswerSection,)
 """Functions that return a section of ``continue_task`` for each further message to a task."""
+
+RUN_SECTIONS: Sequence[Callable[[Publisher, Settings, Clock], RunSections]] = (MessagePusher,)
+"""Functions that return the object with the sections of the runs that messages begin. A service calls them once."""
 
 PAUSE_SECTIONS: Sequence[Callable[[RunRef, Sequence[Part], Section[Any] | None], Section[Any] | None]] = (
     section_of_pause,

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from math import isfinite
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -31,9 +31,10 @@ from google.protobuf.struct_pb2 import Struct
 from ..agents import Agent
 from ..caller import Caller
 from ..child_tasks import parent_named_in
-from ..clock import SYSTEM_CLOCK, Clock
-from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions, is_polled
+from ..clock import SYSTEM_CLOCK
+from ..dispatch import BadCall, Call, CallSignature, RunOptions, is_polled
 from ..errors import ConfigError
+from ..features.feature import RunSections
 from ..lifecycle import is_terminal
 from ..lifecycle.events import levels_of_values, values_in
 from ..lifecycle.files import check_data_uri, declared_media_type
@@ -44,8 +45,7 @@ from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal
 from ..settings import Settings
 from ..store import Keys, Operation
-from ..store.client.redis_clients import database_of
-from ..store.tasks.commands import BrokerMessage, ReplyChannel, TaskLimits, create_task
+from ..store.tasks.commands import ReplyChannel, TaskLimits, create_task
 from ..store.tasks.family import Parent
 from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
@@ -334,49 +334,6 @@ def _time(field: str, value: Any) -> datetime:
     raise invalid(field, text)
 
 
-class BrokerMessages:
-    """Factory of the Celery messages that the store pushes to the broker.
-
-    With `store_wait_replicas`, scripts do not push Celery messages, because a client's message is accepted only after
-    replicas have confirmed it.
-    """
-
-    def __init__(self, publisher: Publisher, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._publisher = publisher
-        self._settings = settings
-        self._clock = clock
-        self.is_enabled = settings.publish_on_accept and not settings.store_wait_replicas
-
-    @cached_property
-    def _database(self) -> int:
-        return database_of(self._settings.store_url)
-
-    def of(self, agent: str, ref: RunRef, options: RunOptions) -> BrokerMessage | None:
-        """Return the Celery message of a run, or None if the caller must publish the run after the client's message is
-        stored."""
-        if not self.is_enabled:
-            return None
-        message = self._publisher.prepare(agent, ref.task_id, ref.run, options)
-        if message is None:
-            return None
-        return BrokerMessage(
-            ref.name,
-            message.server,
-            message.database,
-            self._database,
-            message.queue,
-            message.body,
-            message.event_channel,
-            message.event,
-            options.republish_in(self._clock.now(), self._settings),
-        )
-
-    def record_refusal(self) -> None:
-        """Stop preparing messages for some seconds, because the store has accepted a run but could not push the run's
-        message."""
-        self._publisher.preparer.suspend()
-
-
 @dataclass(frozen=True, slots=True)
 class NewTask(Generic[R]):
     """Task to create.
@@ -384,12 +341,12 @@ class NewTask(Generic[R]):
     Attributes:
         create: Function that returns the operation that creates the task; see `built`.
         options: Options of the task's first run.
-        has_message: True if the operation also pushes the Celery message of the run.
+        run_sections: Sections of the run, by the object that has made them.
     """
 
     create: Callable[[], Operation[Accepted | Known | R | Refusal]]
     options: RunOptions
-    has_message: bool = False
+    run_sections: Mapping[RunSections, Section[Any]]
 
 
 async def built(request: SendMessageRequest, operation: Callable[[], Operation[T]]) -> Operation[T]:
@@ -426,7 +383,7 @@ class NewTasks:
         params: SendMessageRequest,
         caller: Caller,
         task_id: str,
-        messages: BrokerMessages,
+        sections_for_run: Callable[[RunRef, RunOptions], Mapping[RunSections, Section[Any]]],
         *,
         limits: TaskLimits | None,
         push: NewPushConfig | None,
@@ -446,7 +403,7 @@ class NewTasks:
         request = with_ids(params, caller.tenant, task_id, params.message.context_id or str(uuid4()))
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
         parent_id, cancels, is_called = parent_named_in(request.message)
-        message = messages.of(self._agent.name, RunRef(task_id, 1), options)
+        run_sections = sections_for_run(RunRef(task_id, 1), options)
         create = partial(
             create_task,
             self._keys,
@@ -458,15 +415,18 @@ class NewTasks:
             retention=self._settings.retention,
             options=options.to_json(),
             metadata=metadata,
-            sections=[*sections, *sections_for_message(self._agent, self._keys, scope, params)],
+            sections=[
+                *sections,
+                *sections_for_message(self._agent, self._keys, scope, params),
+                *run_sections.values(),
+            ],
             push=push,
             serialize_context=self._agent.serialize_context,
             limits=limits,
             reply_channel=reply_channel,
             parent=Parent(parent_id, cancels, is_awaited, is_called) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
-            message=message,
         )
-        return NewTask(create, options, message is not None)
+        return NewTask(create, options, run_sections)
 
     def next_call(self, task: Task, message: Message) -> Call | None:
         """Return the call to the agent's plain Celery task with the messages of `task` and the new message, or None for

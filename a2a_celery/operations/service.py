@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -15,8 +15,8 @@ from google.protobuf.struct_pb2 import Struct
 from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
-from ..features.feature import RunInThread, ValidationRequired
-from ..features.sections import CONTINUATION_SECTIONS
+from ..features.feature import RunInThread, RunSections, ValidationRequired
+from ..features.sections import CONTINUATION_SECTIONS, RUN_SECTIONS
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal
 from ..settings import Settings
@@ -34,7 +34,7 @@ from ..store.tasks.signals import SignalResumed, SignalStored, send_signal
 from ..store.verbs import Section
 from ..store.webhooks.push_configs import NewPushConfig
 from .publication import RunPublisher
-from .requests import BrokerMessages, NewTasks, built, run_options, sections_for_message, with_ids
+from .requests import NewTasks, built, run_options, sections_for_message, with_ids
 from .signals import Signal
 
 R = TypeVar("R")
@@ -77,7 +77,7 @@ class TaskService:
         self.store = store
         self.keys = keys
         self.runs = runs
-        self._broker_messages = BrokerMessages(runs.messages, settings, runs.clock)
+        self._run_sections = [sections(runs.messages, settings, runs.clock) for sections in RUN_SECTIONS]
         self._new_tasks: dict[str, NewTasks] = {}
 
     def new_tasks(self, agent: Agent) -> NewTasks:
@@ -129,7 +129,7 @@ class TaskService:
             params,
             caller,
             task_id,
-            self._broker_messages,
+            partial(self._sections_for_run, agent.name),
             limits=limits,
             push=push,
             reply_channel=reply_channel,
@@ -139,12 +139,17 @@ class TaskService:
         )
         reply = await self.store.run(await built(params, new.create))
         if isinstance(reply, Accepted):
-            await self._publish(agent, reply, new.options, was_prepared=new.has_message)
+            await self._publish(agent, reply, new.options, new.run_sections)
         return reply
 
+    def _sections_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> dict[RunSections, Section[Any]]:
+        made = ((sections, sections.section_for_run(agent, ref, options)) for sections in self._run_sections)
+        return {sections: section for sections, section in made if section is not None}
+
     async def next_run(self, task_id: str) -> int | None:
-        """Return the number of the run for which `continue_` can prepare a message, or None if it prepares none."""
-        if not self._broker_messages.is_enabled:
+        """Return the number of the run that the next message to a task begins, or None if `continue_` does not need the
+        number."""
+        if not any(sections.is_enabled for sections in self._run_sections):
             return None
         return await self.store.run(read_next_run(self.keys, task_id))
 
@@ -179,9 +184,9 @@ class TaskService:
         new_tasks, scope = self.new_tasks(agent), caller.scope(agent.name)
         request = with_ids(params, caller.tenant, task.id, task.context_id)
         options = run_options(agent, request, caller, new_tasks.next_call(task, request.message))
-        message = None
+        run_sections: Mapping[RunSections, Section[Any]] = {}
         if next_run is not None:
-            message = self._broker_messages.of(agent.name, RunRef(task.id, next_run), options)
+            run_sections = self._sections_for_run(agent.name, RunRef(task.id, next_run), options)
         operation = partial(
             continue_task,
             self.keys,
@@ -196,11 +201,11 @@ class TaskService:
             limits=limits,
             max_bytes=self.settings.task_max_bytes,
             on_message=agent.on_message,
-            broker_message=message,
         )
         sections: list[Section[Known | Refusal | ValidationRequired]] = [
             *sections_for_message(agent, self.keys, scope, params),
             *(section() for section in CONTINUATION_SECTIONS),
+            *run_sections.values(),
         ]
         reply = await self.store.run(await built(request, partial(operation, sections=sections)))
         while isinstance(reply, ValidationRequired):
@@ -208,17 +213,18 @@ class TaskService:
             sections = [validated, *(section for section in sections if type(section) is not type(validated))]
             reply = await self.store.run(await built(request, partial(operation, sections=sections)))
         if isinstance(reply, Accepted):
-            was_prepared = message is not None and reply.run == next_run
-            await self._publish(agent, reply, options, was_prepared=was_prepared)
+            await self._publish(agent, reply, options, run_sections if reply.run == next_run else {})
         return reply
 
-    async def _publish(self, agent: Agent, accepted: Accepted, options: RunOptions, *, was_prepared: bool) -> None:
-        """Publish the run that a message begins, unless the store has pushed the run to a queue or the run is blocked.
-        If `was_prepared`, the store had received the Celery message of the run."""
+    async def _publish(
+        self, agent: Agent, accepted: Accepted, options: RunOptions, run_sections: Iterable[RunSections]
+    ) -> None:
+        """Publish the run that a message begins, unless the store has published the run or the run is blocked. The
+        objects `run_sections` had made sections for the run."""
         if accepted.run is None or accepted.is_blocked or accepted.is_published:
             return
-        if was_prepared:
-            self._broker_messages.record_refusal()
+        for sections in run_sections:
+            sections.run_not_published()
         await self.runs.publish(agent.name, RunRef(accepted.task.id, accepted.run), options)
 
     async def cancel(

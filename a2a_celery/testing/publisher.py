@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from celery import Celery
 
-from ..dispatch import BrokerQueues, PreparedMessage, Publisher, RunOptions
+from ..dispatch import BrokerQueues, Publisher, RunOptions
 from ..dispatch.connection import PublishingPool
 
 Execute = Callable[[str, str, int, RunOptions], None]
@@ -34,10 +34,6 @@ class InProcessPublisher(Publisher):
         self.queues = NoQueues(app, {}, PublishingPool(app))
         self._loop = loop
         self._execute = execute
-
-    def prepare(self, agent: str, task_id: str, run: int, options: RunOptions) -> PreparedMessage | None:
-        """Return None, because the store cannot push messages without a broker."""
-        return None
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
         """See `Publisher.publish`."""

@@ -14,6 +14,9 @@ NAMES = {
         r"|RequeuedTask|requeued_as|requeuedFrom|REQUEUED_FROM|move_called_children"
     ),
     "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
+    "publish_on_accept": (
+        r"features[./]publish_on_accept|message_preparer|MessagePreparer|MessagePusher|PushedMessage|PreparedMessage"
+    ),
     "questions": (
         r"features\.questions|\b[Rr]eminders?\b(?! poster)|[Rr]emind_?[aA]fter|escalate_to|post_reminders"
         r"|ReminderPoster|reminder_index|QuestionSection|AnswerSection|OpenQuestion|validated_run|\banswer_schema\b|\bask_all\b"

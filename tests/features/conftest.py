@@ -1,5 +1,5 @@
 """Fixtures for the tests of features."""
 
-from tests.store.conftest import command, nothing_leaks, schema_record, seeds
+from tests.store.conftest import any_server, command, nothing_leaks, schema_record, seeds, server_of_each_version
 
-__all__ = ["command", "nothing_leaks", "schema_record", "seeds"]
+__all__ = ["any_server", "command", "nothing_leaks", "schema_record", "seeds", "server_of_each_version"]

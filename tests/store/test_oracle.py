@@ -123,8 +123,8 @@ MUTATIONS = {
     ),
     "the message of a blocked run is published": (
         "tasks/create_task.lua",
-        "blocked and '0' or push_message(keys, run, broker_message)",
-        "push_message(keys, run, broker_message)",
+        "if not blocked then publish_sections(keys, run) end",
+        "publish_sections(keys, run)",
     ),
     "an archived task stays in its indexes": (
         "admin/remove_archived.lua",

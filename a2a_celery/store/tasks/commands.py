@@ -154,35 +154,6 @@ class ReplyChannel(NamedTuple):
     final_only: bool
 
 
-class BrokerMessage(NamedTuple):
-    """Celery message of a run, for a store and a broker in the same Redis process.
-
-    The script that accepts the client's message pushes the Celery message to the broker, if the script executes in the
-    Redis process `server` and the client's message begins the run `run`.
-
-    Attributes:
-        run: Name of the run, ``<task_id>.<run>``.
-        server: ``run_id`` of the broker's Redis process.
-        database: Database number of the broker.
-        store_database: Database number of the store.
-        queue: Redis list that receives `body`.
-        body: Celery message as kombu would write it.
-        event_channel: Channel of the ``task-sent`` event, or "" if there is no event.
-        event: Event as kombu would publish it.
-        delay_us: µs until a watcher publishes the run again if no worker has claimed it.
-    """
-
-    run: str
-    server: str
-    database: int
-    store_database: int
-    queue: str
-    body: bytes
-    event_channel: str
-    event: bytes
-    delay_us: int
-
-
 def create_task(
     keys: Keys,
     scope: Scope,
@@ -198,7 +169,6 @@ def create_task(
     limits: TaskLimits | None = None,
     reply_channel: ReplyChannel | None = None,
     parent: Parent | None = None,
-    message: BrokerMessage | None = None,
     metadata: Struct | None = None,
     sections: Sequence[Section[R]] = (),
 ) -> Operation[Accepted | R | Refusal]:
@@ -218,7 +188,6 @@ def create_task(
         limits: Limits for the message, or None for no limits.
         reply_channel: Notification channel of the calling gateway, or None.
         parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
-        message: Celery message of the run, or None if the caller publishes the run.
         metadata: Metadata of the task, or None.
         sections: Sections of features.
     """
@@ -249,7 +218,6 @@ def create_task(
         metadata=None if metadata is None else pack_metadata(metadata),
         reply_channel=reply_channel,
         parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
-        broker_message=message,
         config=push,
         sections=sections,
         reply=Reply(
@@ -279,7 +247,6 @@ def _create_task(
     metadata: bytes | None,
     reply_channel: ReplyChannel | None,
     parent_arguments: ParentArguments | None,
-    broker_message: BrokerMessage | None,
     config: ConfigToSave | None,
     sections: Sections,
     reply: Unsent[Reply[T]],
@@ -332,7 +299,6 @@ def continue_task(
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
     on_message: str = "queue",
-    broker_message: BrokerMessage | None = None,
     sections: Sequence[Section[R]] = (),
 ) -> Operation[Accepted | R | Refusal]:
     """Accept a further message to a task. If no run is open, the message begins the next run.
@@ -350,7 +316,6 @@ def continue_task(
         limits: Limits for the message, or None for no limits.
         max_bytes: Maximum size of the task including the message, in bytes, or None for no limit.
         on_message: ``Agent.on_message``.
-        broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
         sections: Sections of features.
     """
     stored_request, detached = detach_large_parts(request)
@@ -370,7 +335,6 @@ def continue_task(
         limits=limit_argument(keys, scope, limits),
         max_bytes=max_bytes,
         on_message=on_message,
-        broker_message=broker_message,
         config=push,
         sections=sections,
         reply=Reply(
@@ -397,7 +361,6 @@ def _continue_task(
     limits: str,
     max_bytes: int | None,
     on_message: str,
-    broker_message: BrokerMessage | None,
     config: ConfigToSave | None,
     sections: Sections,
     reply: Unsent[Reply[T]],

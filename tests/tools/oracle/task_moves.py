@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.features.publish_on_accept.section import PushedMessage
 from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.schedules.section import Overlap, Tick
 from a2a_celery.lifecycle.references import Scope, quote_key_part
@@ -19,7 +20,6 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store.admin.scan import newest_tasks, read_states
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.tasks.commands import (
-    BrokerMessage,
     ReplyChannel,
     TaskLimits,
     list_tasks,
@@ -88,15 +88,13 @@ async def continue_limited(world: Recorder, task_id: str, r: Record) -> None:
 async def continue_again(world: Recorder, task_id: str, r: Record) -> None:
     """Send a message with an idempotency key twice, with a config and a message for the broker."""
     message_id, run = f"message-{world.chance.randrange(3)}", await world.run(read_next_run(world.keys, task_id))
-    message = broker_message(world, task_id, run or 1)
+    message = pushed_message(world, task_id, run or 1)
     for _ in range(2):
         key = IdempotencyKey.of(
             world.keys, Scope.parse(r["scope"]), message_id, world.chance.choice(["one", "two"]), 60_000
         )
         push = world.new_config() if world.chance.random() < 0.5 else None
-        await world.continue_with(
-            task_id, r, sections=[key, AnswerSection(run)], push=push, broker_message=message, limits=MANY
-        )
+        await world.continue_with(task_id, r, sections=[key, AnswerSection(run), message], push=push, limits=MANY)
 
 
 async def answer_many(world: Recorder, task_id: str, r: Record) -> None:
@@ -113,14 +111,14 @@ async def publish_on_accept(world: Recorder, task_id: str, r: Record) -> None:
         "serialize_context": world.chance.random() < 0.5,
         "limits": MANY,
     }
-    await world.create_with(task_id=new_id, message=broker_message(world, new_id, 1), **options)
+    await world.create_with(task_id=new_id, sections=[pushed_message(world, new_id, 1)], **options)
 
 
-def broker_message(world: Recorder, task_id: str, run: int) -> BrokerMessage:
+def pushed_message(world: Recorder, task_id: str, run: int) -> PushedMessage:
     """Return the Celery message of a run, for this server or for another."""
     server = world.server_id if world.chance.random() < 0.7 else world.new_id().replace("-", "")
     database, channel = world.chance.choice([0, 1]), world.chance.choice(["", "oracle:events"])
-    return BrokerMessage(f"{task_id}.{run}", server, database, 0, QUEUE, b"message", channel, b"event", HOUR_US)
+    return PushedMessage(f"{task_id}.{run}", server, database, 0, QUEUE, b"message", channel, b"event", HOUR_US)
 
 
 async def create_large(world: Recorder, task_id: str, r: Record) -> None:

@@ -11,6 +11,14 @@ local function leave_queue(r)
   if r.queue then redis.call('ZREM', r.queue, quoted(r.task_id)) end
 end
 
+-- Return '1' if a script has recorded that the broker has the message of the newest run, or if a worker has claimed the
+-- run. Otherwise, return '0'.
+local function is_published(keys, run)
+  local published_at, phase = unpack(redis.call('HMGET', keys.record, 'published_at', 'phase'))
+  local published_run = string.match(published_at or '', '^(%d+) ')
+  return (phase ~= 'queued' or published_run == micros(run)) and '1' or '0'
+end
+
 -- Return the newest steps of the task, with which the execution of its next run begins.
 local function newest_steps(keys) return redis.call('LRANGE', keys.execution, -100, -1) end
 

@@ -7,7 +7,7 @@
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'limited', see check_limits} | the reply of a section
--- requires: blobs, broker, configs, context_queue, full_store, incoming, limits, nonces, notifications, publication, runs, snapshot, states, status, stored_bytes, tasks, time, turns
+-- requires: blobs, configs, context_queue, full_store, incoming, limits, nonces, notifications, publication, runs, snapshot, states, status, stored_bytes, tasks, time, turns
 
 local missing = missing_blobs(keys)
 if missing then return missing end
@@ -98,5 +98,5 @@ begin_turn(keys, r, message, submitted, request, caller, options, FIRST_PUBLISH_
 save_record(keys, r)
 accepted_sections(keys, r.task_id, r.version, 0)
 notify(keys, r)
-if not is_blocked(keys, r) then push_message(keys, r, broker_message) end
+if not is_blocked(keys, r) then publish_sections(keys, r) end
 return begun()

@@ -7,7 +7,7 @@
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
 --       | {'waits_for_itself'}: the run would be blocked by a task that waits for the new task
 --       | {'id_conflict'}: a task of another scope has the id
--- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, limits, log_lookup, options, publication, states, status, stored_bytes, tasks, time
+-- requires: blobs, configs, context_queue, dispatch, family, indexes, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
 
 local scope_index, context_index = scope_index_of(prefix, scope), context_index_of(prefix, scope, context_id)
 local missing = missing_blobs(keys)
@@ -61,5 +61,5 @@ end
 if config then save_config(keys, load_record(keys), config, 0) end
 accepted_sections(keys, task_id, 1, 0)
 local blocked = is_blocked(keys, run)
-local published = blocked and '0' or push_message(keys, run, broker_message)
-return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', published, context_id}
+if not blocked then publish_sections(keys, run) end
+return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', is_published(keys, 1), context_id}

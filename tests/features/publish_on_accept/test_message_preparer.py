@@ -16,21 +16,23 @@ import redis
 from celery import Celery, Task, signals
 from kombu import Exchange, Queue
 
-from a2a_celery.dispatch import Call, PreparedMessage, Publisher, RunOptions
+from a2a_celery.dispatch import Call, Publisher, RunOptions
 from a2a_celery.dispatch.connection import PublishingPool
-from a2a_celery.dispatch.message_preparer import CHECK_INTERVAL, MessagePreparer
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.features.publish_on_accept.message_preparer import CHECK_INTERVAL, MessagePreparer, MessagePusher
+from a2a_celery.features.publish_on_accept.section import PushedMessage
 from a2a_celery.lifecycle.references import RunRef
-from a2a_celery.operations.requests import BrokerMessages
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Operation, redis_url
 from a2a_celery.store.tasks.commands import create_task
 from tests.support.clocks import ManualClock
 from tests.support.processes.fleet import RABBITMQ_URL
-from tests.support.processes.restarts import MortalRedis
+from tests.support.processes.restarts import MortalRedis, mortal_redis
 from tests.support.processes.sentinels import MASTER_NAME, running_sentinels
 from tests.support.store.seeds import ANN, request
 from tests.support.waiting import eventually, eventually_async
+
+SETTINGS = Settings(store_url="redis://127.0.0.1:1/0")
 
 ATTEMPTS = 2
 """Number of attempts until a message is prepared. The first attempt checks the broker and declares the queue."""
@@ -38,6 +40,13 @@ ATTEMPTS = 2
 EVENTS = "/1.celeryev/task.sent"
 RANDOM = re.compile(rb'"(delivery_tag|reply_to)": "[0-9a-f-]{36}"')
 """Fields that kombu chooses at random for each message, or for each thread."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[MortalRedis]:
+    with mortal_redis(tmp_path) as server:
+        yield server
+        server.die()  # a graceful shutdown takes 0.1 s
 
 
 @pytest.fixture
@@ -51,14 +60,18 @@ def broker(server: MortalRedis) -> Iterator[redis.Redis]:
         yield client
 
 
-def prepared_message(publisher: Publisher, options: RunOptions = RunOptions(), run: int = 1) -> PreparedMessage:  # noqa: B008
-    """Wait until the publisher has checked the broker and declared the queue, and return a prepared message."""
-    return eventually(lambda: publisher.prepare("echo", "t", run, options), what="a message is prepared")
+def prepare(pusher: MessagePusher, options: RunOptions = RunOptions(), run: int = 1) -> PushedMessage | None:  # noqa: B008
+    return pusher.section_for_run("echo", RunRef("t", run), options)
 
 
-def never_prepared(publisher: Publisher, options: RunOptions = RunOptions()) -> bool:  # noqa: B008
-    """Return True if the publisher prepares no message for a run with `options`."""
-    return publisher.prepare("echo", "t", 1, options) is None
+def prepared_message(pusher: MessagePusher, options: RunOptions = RunOptions(), run: int = 1) -> PushedMessage:  # noqa: B008
+    """Wait until the broker was checked and the queue was declared, and return a prepared message."""
+    return eventually(lambda: prepare(pusher, options, run), what="a message is prepared")
+
+
+def never_prepared(pusher: MessagePusher, options: RunOptions = RunOptions()) -> bool:  # noqa: B008
+    """Return True if no message is prepared for a run with `options`."""
+    return prepare(pusher, options) is None
 
 
 def without_random_fields(message: bytes) -> bytes:
@@ -114,7 +127,7 @@ def test_the_bytes_are_those_of_kombu(
     configure(celery)
     publisher = Publisher(celery, {"echo": agent}, "another-fleet")
 
-    message = prepared_message(publisher, options)
+    message = prepared_message(MessagePusher(publisher, SETTINGS), options)
     publisher.publish("echo", "t", 1, options.to_json())
 
     assert broker.llen(message.queue) == 1
@@ -130,7 +143,7 @@ def test_a_task_sent_event_is_that_of_celery(celery: Celery, broker: redis.Redis
         events.subscribe(EVENTS)
         events.get_message(timeout=5)
 
-        message = prepared_message(publisher)
+        message = prepared_message(MessagePusher(publisher, SETTINGS))
         publisher.publish("echo", "t", 1)
 
         sent_event = eventually(
@@ -142,9 +155,9 @@ def test_a_task_sent_event_is_that_of_celery(celery: Celery, broker: redis.Redis
 
 
 def test_preparing_declares_the_queue_and_publishes_nothing(celery: Celery, broker: redis.Redis) -> None:
-    publisher = Publisher(celery, {"echo": {"queue": "slow"}})
+    pusher = MessagePusher(Publisher(celery, {"echo": {"queue": "slow"}}), SETTINGS)
 
-    message = prepared_message(publisher)
+    message = prepared_message(pusher)
 
     assert message.queue == "slow"
     assert {key for key in broker.keys("*") if not key.startswith(b"_kombu")} == set()  # type: ignore[union-attr]
@@ -152,19 +165,19 @@ def test_preparing_declares_the_queue_and_publishes_nothing(celery: Celery, brok
 
 
 def test_the_number_of_declared_queues_is_bounded(celery: Celery) -> None:
-    publisher = Publisher(celery, {})
-    publisher.preparer = MessagePreparer(celery, PublishingPool(celery), max_queues=1)
+    pusher = MessagePusher(Publisher(celery, {}), SETTINGS)
+    pusher.preparer = MessagePreparer(celery, PublishingPool(celery), max_queues=1)
     first, second = RunOptions({"queue": "first"}), RunOptions({"queue": "second"})
-    prepared_message(publisher, first)
-    prepared_message(publisher, second)
+    prepared_message(pusher, first)
+    prepared_message(pusher, second)
 
-    assert never_prepared(publisher, first), "until its queue is declared again"
-    assert prepared_message(publisher, first).queue == "first"
+    assert never_prepared(pusher, first), "until its queue is declared again"
+    assert prepared_message(pusher, first).queue == "first"
 
 
 def test_each_message_has_its_own_run(celery: Celery) -> None:
-    publisher = Publisher(celery, {})
-    first, second = prepared_message(publisher, run=1), prepared_message(publisher, run=2)
+    pusher = MessagePusher(Publisher(celery, {}), SETTINGS)
+    first, second = prepared_message(pusher, run=1), prepared_message(pusher, run=2)
 
     ids = [json.loads(message.body)["headers"]["id"] for message in (first, second)]
 
@@ -223,27 +236,28 @@ def test_what_a_script_cannot_push_is_not_prepared(
     celery: Celery, configure: Callable[[Celery], None], options: RunOptions
 ) -> None:
     configure(celery)
-    publisher = Publisher(celery, {})
+    pusher = MessagePusher(Publisher(celery, {}), SETTINGS)
 
     for _ in range(ATTEMPTS):
-        assert never_prepared(publisher, options)
-        eventually(lambda: not publisher.preparer.is_checking, what="the broker was checked")
+        assert never_prepared(pusher, options)
+        eventually(lambda: not pusher.preparer.is_checking, what="the broker was checked")
 
 
 def test_a_message_is_prepared_after_a_check_of_the_broker_and_the_declaration_of_its_queue(celery: Celery) -> None:
-    publisher = Publisher(celery, {})
+    pusher = MessagePusher(Publisher(celery, {}), SETTINGS)
 
     for _ in range(ATTEMPTS - 1):
-        assert never_prepared(publisher)
-        eventually(lambda: not publisher.preparer.is_checking, what="the broker was checked")
+        assert never_prepared(pusher)
+        eventually(lambda: not pusher.preparer.is_checking, what="the broker was checked")
 
-    assert not never_prepared(publisher)
+    assert not never_prepared(pusher)
 
 
 @pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
 def test_receivers_of_celerys_signals_do_not_receive_a_message_that_may_be_refused(celery: Celery, name: str) -> None:
     publisher, messages = Publisher(celery, {}), []
-    prepared_message(publisher)
+    pusher = MessagePusher(publisher, SETTINGS)
+    prepared_message(pusher)
 
     def receive(headers: Any = None, **_: Any) -> None:
         messages.append(headers)
@@ -251,36 +265,36 @@ def test_receivers_of_celerys_signals_do_not_receive_a_message_that_may_be_refus
     signal = getattr(signals, name)
     signal.connect(receive)
     try:
-        assert never_prepared(publisher)
+        assert never_prepared(pusher)
         assert messages == []
         publisher.publish("echo", "t", 1)
         assert len(messages) == 1
     finally:
         signal.disconnect(receive)
 
-    assert publisher.prepare("echo", "t", 1, RunOptions()) is not None
+    assert prepare(pusher) is not None
 
 
 @pytest.mark.parametrize("url", [RABBITMQ_URL, "memory://", "redis://127.0.0.1:1/0"])
 def test_another_broker_or_an_unavailable_one_prepares_nothing(url: str) -> None:
-    publisher = Publisher(Celery("elsewhere", broker=url, set_as_current=False), {})
+    pusher = MessagePusher(Publisher(Celery("elsewhere", broker=url, set_as_current=False), {}), SETTINGS)
 
-    assert never_prepared(publisher)
-    eventually(lambda: not publisher.preparer.is_checking, what="the broker was checked")
-    assert never_prepared(publisher)
+    assert never_prepared(pusher)
+    eventually(lambda: not pusher.preparer.is_checking, what="the broker was checked")
+    assert never_prepared(pusher)
 
 
 def test_a_broker_that_restarts_is_another_server(server: MortalRedis, celery: Celery) -> None:
     clock = ManualClock()
-    publisher = Publisher(celery, {}, clock=clock)
-    message_before = prepared_message(publisher)
+    pusher = MessagePusher(Publisher(celery, {}), SETTINGS, clock)
+    message_before = prepared_message(pusher)
     server.die()
     server.start()
-    publisher.preparer.suspend()
-    assert never_prepared(publisher)
+    pusher.run_not_published()
+    assert never_prepared(pusher)
     clock.advance(CHECK_INTERVAL)
 
-    assert prepared_message(publisher).server != message_before.server
+    assert prepared_message(pusher).server != message_before.server
 
 
 def test_a_suspended_preparer_makes_no_message(celery: Celery, broker: redis.Redis) -> None:
@@ -310,24 +324,23 @@ async def test_a_failover_between_preparing_and_accepting_pushes_nothing(tmp_pat
         app.conf.broker_transport_options = {"master_name": MASTER_NAME}
         settings = Settings(store_url=group.store_url)
         clock, keys = ManualClock(), Keys("test")
-        publisher = Publisher(app, {}, clock=clock)
         store = AsyncStore(group.store_url)
-        messages = BrokerMessages(publisher, settings)
-        first = eventually(lambda: messages.of("echo", RunRef("t", 1), RunOptions()), what="a message is prepared")
+        pusher = MessagePusher(Publisher(app, {}), settings, clock)
+        first = prepared_message(pusher)
         group.wait_for_failover(group.kill_primary())
 
         create = create_task(
-            keys, ANN, "t", "c", request(task_id="t", context_id="c"), caller=b"{}", retention=60, message=first
+            keys, ANN, "t", "c", request(task_id="t", context_id="c"), caller=b"{}", retention=60, sections=[first]
         )
         result = await eventually_async(lambda: run_or_none(store, create), what="the new primary answers")
 
         assert not result.is_published
-        messages.record_refusal()
+        pusher.run_not_published()
         clock.advance(CHECK_INTERVAL)
-        second = eventually(lambda: messages.of("echo", RunRef("u", 1), RunOptions()), what="another is prepared")
+        second = prepared_message(pusher)._replace(run="u.1")
         assert second.server != first.server
         create = create_task(
-            keys, ANN, "u", "c", request(task_id="u", context_id="c"), caller=b"{}", retention=60, message=second
+            keys, ANN, "u", "c", request(task_id="u", context_id="c"), caller=b"{}", retention=60, sections=[second]
         )
         assert (await store.run(create)).is_published  # type: ignore[union-attr]
         await store.aclose()

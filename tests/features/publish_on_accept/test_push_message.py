@@ -12,13 +12,13 @@ import redis.asyncio
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.features.publish_on_accept.section import PushedMessage
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.client.redis_clients import database_of
 from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.tasks.commands import (
-    BrokerMessage,
     TaskLimits,
     continue_task,
     create_task,
@@ -45,7 +45,7 @@ def at_database(store: AsyncStore, number: int) -> str:
     return f"unix://{store.redis.connection_pool.connection_kwargs['path']}?db={number}"
 
 
-async def message(store: AsyncStore, run: str = "t.1", **changes: Any) -> BrokerMessage:
+async def message(store: AsyncStore, run: str = "t.1", **changes: Any) -> PushedMessage:
     server = (await store.redis.info("server"))["run_id"]
     fields = {
         "run": run,
@@ -58,19 +58,19 @@ async def message(store: AsyncStore, run: str = "t.1", **changes: Any) -> Broker
         "event": b"the event",
         "delay_us": AGAIN_US,
     }
-    return BrokerMessage(**fields | changes)
+    return PushedMessage(**fields | changes)
 
 
-def create(keys: Keys, message: BrokerMessage | None, task_id: str = "t", **options: Any) -> Any:
+def create(keys: Keys, *sections: Any, task_id: str = "t", **options: Any) -> Any:
     message_request = request(task_id=task_id, context_id=CONTEXT)
     options = {"caller": b"{}", "retention": RETENTION, **options}
-    return create_task(keys, ANN, task_id, CONTEXT, message_request, message=message, **options)
+    return create_task(keys, ANN, task_id, CONTEXT, message_request, sections=sections, **options)
 
 
-def continue_operation(keys: Keys, message: BrokerMessage | None, **options: Any) -> Any:
+def continue_operation(keys: Keys, *sections: Any, **options: Any) -> Any:
     message_request = request("more", "t", CONTEXT)
     options = {"caller": b"{}", "nonce": "n", **options}
-    return continue_task(keys, ANN, "t", message_request, "", broker_message=message, **options)
+    return continue_task(keys, ANN, "t", message_request, "", sections=sections, **options)
 
 
 async def queued_messages(broker: redis.asyncio.Redis) -> list[bytes]:
@@ -115,9 +115,9 @@ async def test_a_continued_task_is_in_the_queue_of_the_broker(
 async def test_the_connection_stays_in_the_database_of_the_store(any_server: EmbeddedRedis, keys: Keys) -> None:
     other_database = any_server.store_url.replace("db=0", "") + ("&" if "?" in any_server.store_url else "?") + "db=5"
     store = AsyncStore(other_database)
-    broker_message = await message(store, store_database=5)
+    pushed = await message(store, store_database=5)
 
-    answers = [await store.run(create(keys, broker_message)) for _ in range(2)]
+    answers = [await store.run(create(keys, pushed)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
     assert await store.redis.exists(keys.task("t").record)
@@ -170,11 +170,11 @@ async def test_a_refused_message_is_not_pushed(store: AsyncStore, keys: Keys, br
 
 async def test_a_full_store_pushes_nothing(any_server: EmbeddedRedis, keys: Keys) -> None:
     store = AsyncStore(any_server.store_url)
-    broker_message = await message(store)
+    pushed = await message(store)
     await store.redis.config_set("maxmemory", 1)
 
     with pytest.raises(StoreUnavailable):
-        await store.run(create(keys, broker_message))
+        await store.run(create(keys, pushed))
 
     async with redis.asyncio.Redis.from_url(at_database(store, BROKER_DATABASE)) as broker:
         assert await broker.keys("*") == []
@@ -183,9 +183,9 @@ async def test_a_full_store_pushes_nothing(any_server: EmbeddedRedis, keys: Keys
 
 
 async def test_a_repeated_call_is_pushed_once(store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis) -> None:
-    broker_message = await message(store)
+    pushed = await message(store)
 
-    answers = [await store.run(create(keys, broker_message)) for _ in range(2)]
+    answers = [await store.run(create(keys, pushed)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
     assert await queued_messages(broker) == [b"the message"]
@@ -195,9 +195,9 @@ async def test_a_repeated_call_to_continue_is_pushed_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, broker: redis.asyncio.Redis
 ) -> None:
     await seeds.create_task_in(INPUT_REQUIRED, task_id="t")
-    broker_message = await message(store, "t.2")
+    pushed = await message(store, "t.2")
 
-    answers = [await store.run(continue_operation(keys, broker_message)) for _ in range(2)]
+    answers = [await store.run(continue_operation(keys, pushed)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
     assert await queued_messages(broker) == [b"the message"]
@@ -207,9 +207,9 @@ async def test_a_message_that_was_accepted_before_is_not_pushed(
     store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis
 ) -> None:
     key = IdempotencyKey.of(keys, ANN, "m", "digest", 60_000)
-    await store.run(create(keys, await message(store), sections=[key]))
+    await store.run(create(keys, await message(store), key))
 
-    second_result = await store.run(create(keys, await message(store, "u.1"), "u", sections=[key]))
+    second_result = await store.run(create(keys, await message(store, "u.1"), key, task_id="u"))
 
     assert isinstance(second_result, Known)
     assert await queued_messages(broker) == [b"the message"]
@@ -218,7 +218,7 @@ async def test_a_message_that_was_accepted_before_is_not_pushed(
 async def test_a_run_that_another_run_of_its_context_blocks_is_not_pushed(
     store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis
 ) -> None:
-    await store.run(create(keys, None, "first", serialize_context=True))
+    await store.run(create(keys, task_id="first", serialize_context=True))
 
     answer = await store.run(create(keys, await message(store), serialize_context=True))
 

@@ -14,17 +14,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
+from functools import cached_property, partial
 from threading import Lock, Thread
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from celery import Celery, Task, signals
 from celery.app.routes import MapRoute
 
-from ..clock import SYSTEM_CLOCK, Clock
-from ..integrations.kombu import BrokerNeeded, RecordedMessage, RecordingProducer
-from ..telemetry.tracing import tracing
-from .connection import PublishingPool
-from .options import RunOptions
+from ...clock import SYSTEM_CLOCK, Clock
+from ...dispatch import Publisher, RunOptions
+from ...dispatch.connection import PublishingPool
+from ...integrations.kombu import BrokerNeeded, RecordedMessage, RecordingProducer
+from ...lifecycle.references import RunRef
+from ...settings import Settings
+from ...store.client.redis_clients import database_of
+from ...telemetry.tracing import tracing
+from ..feature import RunSections
+from .section import PushedMessage
 
 logger = logging.getLogger(__name__)
 
@@ -207,6 +214,59 @@ class MessagePreparer:
             for name in declared_names:
                 self._undeclared.pop(name, None)
             self.is_checking = False
+
+
+_PREPARERS: WeakKeyDictionary[Publisher, MessagePreparer] = WeakKeyDictionary()
+
+
+class MessagePusher(RunSections):
+    """Sections with the Celery messages of the runs that messages of clients begin.
+
+    With `store_wait_replicas`, scripts do not push Celery messages, because a client's message is accepted only after
+    replicas have confirmed it.
+    """
+
+    def __init__(self, publisher: Publisher, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.is_enabled = settings.publish_on_accept and not settings.store_wait_replicas
+        self._publisher = publisher
+        self._settings = settings
+        self._clock = clock
+
+    @cached_property
+    def preparer(self) -> MessagePreparer:
+        """Preparer of the publisher, which all services with the publisher share."""
+        publisher = self._publisher
+        preparer = MessagePreparer(publisher.app, publisher.pool, self._clock)
+        return _PREPARERS.setdefault(publisher, preparer)
+
+    @cached_property
+    def _database(self) -> int:
+        return database_of(self._settings.store_url)
+
+    def section_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> PushedMessage | None:
+        """Return the section with the Celery message of a run; see `MessagePreparer.prepare`."""
+        if not self.is_enabled:
+            return None
+        publish = partial(self._publisher.publish_with, agent=agent, ref=ref, options=options)
+        message = self.preparer.prepare(options, publish)
+        if message is None:
+            return None
+        return PushedMessage(
+            ref.name,
+            message.server,
+            message.database,
+            self._database,
+            message.queue,
+            message.body,
+            message.event_channel,
+            message.event,
+            options.republish_in(self._clock.now(), self._settings),
+        )
+
+    def run_not_published(self) -> None:
+        """Stop preparing messages for some seconds, because the store has accepted a run but could not push the run's
+        message."""
+        self.preparer.suspend()
 
 
 _PUBLISH_SIGNALS = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
