@@ -1,7 +1,7 @@
 """Errors of this package. Error messages state the remedy, and are not sent to remote clients unchanged.
 
 `ConfigError` is a configuration error. `StoreUnavailable`, `BrokerUnavailable` and `ArchiveUnavailable` are temporary.
-``gateway.protocol_errors`` maps errors of a request to A2A errors. An agent raises an `AgentSignal` to end its run, and
+``gateway.protocol_errors`` maps errors of a request to A2A errors. An agent raises an `EndRun` to end its run, and
 ``execution`` maps the signal to the outcome of the run.
 """
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2ACeleryError",
-    "AgentSignal",
     "ArchiveUnavailable",
     "AuthRequired",
     "BlobsUnavailable",
@@ -24,6 +23,7 @@ __all__ = [
     "ChildInterrupted",
     "ChildRefused",
     "ConfigError",
+    "EndRun",
     "Failed",
     "InputRequired",
     "Rejected",
@@ -194,7 +194,7 @@ class StepsChanged(BaseException):
     """
 
 
-class AgentSignal(PicklableError):
+class EndRun(PicklableError):
     """Base class of the exceptions that an agent raises to end its run. Text and parts are sent to the client.
 
     None as `parts` means no parts.
@@ -204,7 +204,7 @@ class AgentSignal(PicklableError):
     """
 
     def __init__(self, text: str = "", *, parts: Sequence[Part] | None = ()) -> None:
-        # not at import: most processes never raise an AgentSignal
+        # not at import: most processes never raise an EndRun
         from a2a.types import Part  # noqa: PLC0415
 
         from .lifecycle.json_values import portable_text  # noqa: PLC0415
@@ -219,31 +219,31 @@ class AgentSignal(PicklableError):
     def __reduce__(self) -> tuple[Any, ...]:
         # the messages of the SDK cannot be pickled
         parts = [part.SerializeToString() for part in self.parts]
-        return _recreate_signal, (type(self), self.args, self.__dict__ | {"parts": parts})
+        return _recreate_end, (type(self), self.args, self.__dict__ | {"parts": parts})
 
 
-def _recreate_signal(kind: type[AgentSignal], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+def _recreate_end(kind: type[EndRun], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
     from a2a.types import Part  # noqa: PLC0415
 
     parts = [Part.FromString(part) for part in attributes["parts"]]
     return _recreate(kind, args, attributes | {"parts": parts})
 
 
-class InputRequired(AgentSignal):
+class InputRequired(EndRun):
     """Exception that ends the run in INPUT_REQUIRED. The client's next message to the task begins the next run.
 
     The class is not an `Exception`, because frameworks catch every `Exception` of a tool and continue.
     """
 
 
-class AuthRequired(AgentSignal):
+class AuthRequired(EndRun):
     """Exception that ends the run in AUTH_REQUIRED. The client's next message to the task begins the next run.
 
     The class is not an `Exception`; see `InputRequired`.
     """
 
 
-class SuspendRun(AgentSignal):
+class SuspendRun(EndRun):
     """Exception that suspends the run until a time, a signal or the end of a child task.
 
     `Turn.sleep`, `Turn.wait_for` and `Turn.call` raise this exception. Do not catch it. The class is not an
@@ -251,9 +251,9 @@ class SuspendRun(AgentSignal):
     """
 
 
-class Rejected(AgentSignal, A2ACeleryError):
+class Rejected(EndRun, A2ACeleryError):
     """Exception that ends the task in REJECTED, because the agent declines the request."""
 
 
-class Failed(AgentSignal, A2ACeleryError):
+class Failed(EndRun, A2ACeleryError):
     """Exception that ends the task in FAILED, with a text for the client."""

@@ -13,7 +13,7 @@ from typing import Any
 from celery.exceptions import TaskPredicate
 from celery.utils.time import get_exponential_backoff_interval
 
-from .errors import AgentSignal, ConfigError
+from .errors import ConfigError, EndRun
 
 MAX_DELAY = 366 * 24 * 3600
 """Maximum delay before a retry, in seconds."""
@@ -62,7 +62,7 @@ class RetryPolicy:
 
     def is_retried(self, error: BaseException) -> bool:
         """Return True if a run that failed with `error` may be retried, regardless of the number of retries."""
-        if isinstance(error, (AgentSignal, TaskPredicate)):  # Celery's Ignore, Reject and Retry
+        if isinstance(error, (EndRun, TaskPredicate)):  # Celery's Ignore, Reject and Retry
             return False
         return isinstance(error, self.autoretry_for) and not isinstance(error, self.dont_autoretry_for)
 
@@ -131,7 +131,7 @@ def _require_classes(name: str, value: Any) -> None:
     if not isinstance(value, tuple | list | set | frozenset):
         raise ValueError(f"{name} = {value!r}: a tuple of exception classes, such as (ConnectionError,)")
     for kind in value:
-        if isinstance(kind, type) and issubclass(kind, AgentSignal):
+        if isinstance(kind, type) and issubclass(kind, EndRun):
             raise ValueError(f"{name}: {kind.__name__} ends a run on purpose and is never retried; leave it out")
         if not isinstance(kind, type) or not issubclass(kind, Exception):
             raise ValueError(f"{name}: {kind!r} is not a subclass of Exception")

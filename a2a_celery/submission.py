@@ -376,7 +376,7 @@ class TaskHandle:
                 cursor.end = LogEntry(*newest, task)
             return cursor, [stream_response(task)]
         follower = process.follower
-        async with follower.listen(self.task_id) as signal, aclosing(follower.events(cursor, signal)) as pages:
+        async with follower.listen(self.task_id) as wakeup, aclosing(follower.events(cursor, wakeup)) as pages:
             async for events in pages:
                 if events or cursor.end is not None:
                     return cursor, [stream_response(event.event) for event in events]

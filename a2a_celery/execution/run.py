@@ -27,9 +27,9 @@ from ..concurrency import loop_remedy
 from ..dispatch import RunOptions
 from ..errors import (
     A2ACeleryError,
-    AgentSignal,
     AuthRequired,
     BlobsUnavailable,
+    EndRun,
     Failed,
     InputRequired,
     Rejected,
@@ -104,7 +104,7 @@ async def run_agent(adapter: Adapter, run: OpenRun, events: RunEventQueue) -> Ou
     A question or a wait of the `Turn` determines the outcome even if a framework or a task group caught its exception.
 
     Raises:
-        AgentSignal: The agent ended its run with this signal, which takes precedence over a caught question or wait.
+        EndRun: The agent ended its run with this exception, which takes precedence over a caught question or wait.
         BaseException: The agent failed without a question or wait, or while it was being stopped. An error of
             `OpenRun.fail` takes precedence over all others.
     """
@@ -112,10 +112,10 @@ async def run_agent(adapter: Adapter, run: OpenRun, events: RunEventQueue) -> Ou
         outcome = await adapter.run(run, events)
     except SuspendRun:
         return Completed() if events.ended else _requested_end(run, events) or Completed()
-    except AgentSignal:
+    except EndRun:
         raise
     except BaseException as error:
-        requested_end = _requested_end(run, events) or _signal_in(error, run.claim)
+        requested_end = _requested_end(run, events) or _requested_by(error, run.claim)
         if requested_end is None or run.is_stopping:
             raise
         logger.info("run %s ends with its question or wait; its agent raised %r", run.claim.ref.name, error)
@@ -138,24 +138,24 @@ def _requested_end(run: OpenRun, events: RunEventQueue) -> Outcome | None:
     return Suspended(pending.ends_at.isoformat() if pending.ends_at else "", pending.wait.signal)
 
 
-def _signal_in(error: BaseException, claim: Claim) -> Outcome | None:
-    """Return the outcome of the first `AgentSignal` in `error`, which may be an exception group, or None."""
-    if isinstance(error, AgentSignal):
+def _requested_by(error: BaseException, claim: Claim) -> Outcome | None:
+    """Return the outcome of the first `EndRun` in `error`, which may be an exception group, or None."""
+    if isinstance(error, EndRun):
         return outcome_of(error, claim)
     if not isinstance(error, BaseExceptionGroup):
         return None
-    outcomes = (_signal_in(member, claim) for member in error.exceptions)
+    outcomes = (_requested_by(member, claim) for member in error.exceptions)
     return next((outcome for outcome in outcomes if outcome is not None), None)
 
 
-def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
-    """Return the outcome that an agent requested by raising `signal`."""
+def outcome_of(end: EndRun, claim: Claim) -> Outcome:
+    """Return the outcome that an agent requested by raising `end`."""
     message = None
-    if signal.parts:
+    if end.parts:
         message = agent_message("", claim.task.id, claim.task.context_id)
         del message.parts[:]
-        message.parts.extend(signal.parts)
-    match signal:
+        message.parts.extend(end.parts)
+    match end:
         case InputRequired():
             return Paused(INPUT_REQUIRED, message)
         case AuthRequired():
@@ -163,8 +163,8 @@ def outcome_of(signal: AgentSignal, claim: Claim) -> Outcome:
         case Rejected():
             return Rejection(message)
         case Failed():
-            more = signal.parts[1:] if str(signal) else signal.parts
-            return Failure(str(signal) or AGENT_FAILED, parts=tuple(more))
+            more = end.parts[1:] if str(end) else end.parts
+            return Failure(str(end) or AGENT_FAILED, parts=tuple(more))
         case _:
             return Completed()
 
@@ -521,7 +521,7 @@ class Run:
             case _ if error is run.error:
                 reference = self._report("it cannot continue its turn", error)
                 return Failure(reference=reference, is_resubmittable=True)
-            case AgentSignal():
+            case EndRun():
                 return outcome_of(error, run.claim)
             case _ if isinstance(error, REFUSALS):
                 logger.info("run %s: its agent refused the message: %.1000r", self.ref.name, str(error))

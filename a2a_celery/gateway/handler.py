@@ -55,7 +55,7 @@ from ..operations.signals import Signal
 from ..settings import Settings
 from ..store import AsyncStore, Keys
 from ..store.log.follower import LogFollower, StreamCursor, StreamEvent
-from ..store.log.pubsub import LogSignal
+from ..store.log.pubsub import Wakeup
 from ..store.tasks.commands import ReplyChannel
 from ..store.tasks.family import read_family
 from ..store.tasks.replies import Accepted, CancelRequested, Known
@@ -121,10 +121,10 @@ class GatewayHandler(RequestHandler):
             accepted = await self._turns.with_full_task(accepted)
             return apply_history_length(accepted.task, params.configuration)
         scope, length = self._scope(context), _history_length(params.configuration)
-        async with self._accepting(params, context, scope, final_only=True) as (accepted, signal):
+        async with self._accepting(params, context, scope, final_only=True) as (accepted, wakeup):
             end = None
             with self.shutdown.waiting():
-                end = await self._turns.wait_for_end(accepted, signal, scope, length)
+                end = await self._turns.wait_for_end(accepted, wakeup, scope, length)
         if isinstance(end, Message):
             await self._turns.unlist(accepted.task.id)
         if isinstance(end, Message | Task):
@@ -148,8 +148,8 @@ class GatewayHandler(RequestHandler):
         self._check_send(params, context)
         checks.require_streaming(self._card)
         async with (
-            self._accepting(params, context, self._scope(context)) as (accepted, signal),
-            aclosing(self._turns.stream_pages(accepted, signal, params.configuration)) as pages,
+            self._accepting(params, context, self._scope(context)) as (accepted, wakeup),
+            aclosing(self._turns.stream_pages(accepted, wakeup, params.configuration)) as pages,
         ):
             del params, context, accepted  # a long stream must not keep the request in memory
             async for page in pages:
@@ -168,7 +168,7 @@ class GatewayHandler(RequestHandler):
         self._check(params, context)
         checks.require_streaming(self._card)
         last_id = checks.last_event_id(context)
-        async with self._follower.listen(params.id) as signal:
+        async with self._follower.listen(params.id) as wakeup:
             stored_task = await self._task_reader.read(self._scope(context), params.id)
             task, newest = stored_task.task, stored_task.newest
             if (last_id is None or stored_task.archived) and is_terminal(task.status.state):
@@ -185,7 +185,7 @@ class GatewayHandler(RequestHandler):
                 return
             cursor = StreamCursor(task.id, task.context_id, last_id, stored_version=newest.version)
             del params, context, stored_task, task  # a long stream must not keep the task in memory
-            async with aclosing(self._turns.events(cursor, signal)) as pages:
+            async with aclosing(self._turns.events(cursor, wakeup)) as pages:
                 async for events in pages:
                     yield events
                     del events
@@ -236,7 +236,7 @@ class GatewayHandler(RequestHandler):
         """
         self._check(params, context)
         scope = self._scope(context)
-        async with self._follower.listen(params.id) as signal:
+        async with self._follower.listen(params.id) as wakeup:
             stored_task = await self._task_reader.read(
                 scope, params.id, history_length=0, artifacts=False, resolve_blobs=False
             )
@@ -250,7 +250,7 @@ class GatewayHandler(RequestHandler):
                 case CancelRequested(version):
                     within = self.agent.grace(self._settings) + CANCEL_MARGIN
                     with self.shutdown.waiting():
-                        await self._turns.wait_until_final(params.id, signal, version, within)
+                        await self._turns.wait_until_final(params.id, wakeup, version, within)
         return await self._read(params.id, context, None)
 
     @operation("SendSignal")
@@ -332,26 +332,26 @@ class GatewayHandler(RequestHandler):
     @asynccontextmanager
     async def _accepting(
         self, params: SendMessageRequest, context: ServerCallContext, scope: Scope, *, final_only: bool = False
-    ) -> AsyncGenerator[tuple[Accepted, LogSignal], None]:
+    ) -> AsyncGenerator[tuple[Accepted, Wakeup], None]:
         """Accept a message and subscribe to its task.
 
         Yields:
-            The accepted message, and a `LogSignal` that is notified of every later write to its task or, with
+            The accepted message, and a `Wakeup` that is notified of every later write to its task or, with
             `final_only`, only of interrupted and terminal states.
         """
         task_id = params.message.task_id or str(uuid4())
         reply_channel = None if params.message.task_id else self._follower.reply_channel(final_only=final_only)
         async with AsyncExitStack() as stack:
             # subscribe before the write, so that no event is missed
-            signal = await stack.enter_async_context(
+            wakeup = await stack.enter_async_context(
                 self._follower.listen(task_id, reply_channel, final_only=final_only)
             )
             accepted = await self._accept(params, context, scope, task_id, reply_channel)
             if accepted.task.id != task_id:
-                signal = await stack.enter_async_context(self._follower.listen(accepted.task.id, final_only=final_only))
-            accepted_and_signal = [(accepted, signal)]
+                wakeup = await stack.enter_async_context(self._follower.listen(accepted.task.id, final_only=final_only))
+            accepted_and_wakeup = [(accepted, wakeup)]
             del params, context, accepted  # a long wait must not keep the request in memory
-            yield accepted_and_signal.pop()
+            yield accepted_and_wakeup.pop()
 
     async def _accept(
         self,

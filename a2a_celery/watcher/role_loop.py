@@ -23,7 +23,7 @@ from ..settings.urls import url_address
 from ..store import AsyncStore, Keys
 from ..store.admin.schema import SCHEMA
 from ..store.admin.start_check import announce_watcher
-from ..store.log.pubsub import LogSignal
+from ..store.log.pubsub import Wakeup
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.versions import versions
@@ -56,12 +56,12 @@ class RoleLoop:
     def __init__(
         self,
         role: Role,
-        subscription: AbstractAsyncContextManager[LogSignal] | None = None,
+        subscription: AbstractAsyncContextManager[Wakeup] | None = None,
         metrics: WatcherMetrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.role = role
-        self._subscription = subscription or nullcontext(LogSignal())
+        self._subscription = subscription or nullcontext(Wakeup())
         self._metrics = metrics or WatcherMetrics()
         self._clock = clock
         self._task: asyncio.Task[None] | None = None

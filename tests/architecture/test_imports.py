@@ -124,7 +124,7 @@ FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/agents.py": "a process that only registers agents does not import protobuf",
     "a2a_celery/features/idempotency/__init__.py": "a process that only registers agents needs no store",
     "a2a_celery/features/schedules/__init__.py": "a process that only registers agents needs no store",
-    "a2a_celery/errors.py": "a process that raises no AgentSignal needs no SDK",
+    "a2a_celery/errors.py": "a process that raises no EndRun needs no SDK",
     "a2a_celery/concurrency.py": "gevent is optional, and is installed if it has patched threads",
     "a2a_celery/archive/__init__.py": "SQLAlchemy is an extra",
     "a2a_celery/cli/dev/code_watcher.py": "watchfiles is an extra",

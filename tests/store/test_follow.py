@@ -18,7 +18,7 @@ from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.follower import LogFollower, StreamCursor
 from a2a_celery.store.log.pages import PAGE, LogPage, read_log
-from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
+from a2a_celery.store.log.pubsub import PubSubListener, Wakeup
 from a2a_celery.store.tasks.commands import read_task
 from tests.support.clocks import ManualClock
 from tests.support.processes.restarts import mortal_redis
@@ -36,17 +36,17 @@ def follower(store: AsyncStore, keys: Keys, subscriber: PubSubListener) -> LogFo
 async def to_the_end(follower: LogFollower, task_id: str, last_id: EventId = START) -> list[LogEntry]:
     """Return the entries after an event, up to the terminal status."""
     entries: list[LogEntry] = []
-    async with follower.listen(task_id) as signal:
-        await read_pages(follower, task_id, signal, entries, last_id)
+    async with follower.listen(task_id) as wakeup:
+        await read_pages(follower, task_id, wakeup, entries, last_id)
     return entries
 
 
 async def read_pages(
-    follower: LogFollower, task_id: str, signal: LogSignal, entries: list[LogEntry], last_id: EventId = START
+    follower: LogFollower, task_id: str, wakeup: Wakeup, entries: list[LogEntry], last_id: EventId = START
 ) -> None:
     """Append the entries that a reader receives after an event to `entries`."""
     cursor = StreamCursor(task_id, CONTEXT, last_id)
-    async with aclosing(follower.events(cursor, signal, on_page=lambda page: entries.extend(page.entries))) as pages:
+    async with aclosing(follower.events(cursor, wakeup, on_page=lambda page: entries.extend(page.entries))) as pages:
         async for _ in pages:
             pass
 
@@ -55,7 +55,7 @@ async def first_page(follower: LogFollower, task_id: str, last_id: EventId) -> L
     """Return the first page that a reader receives after an event."""
     pages: list[LogPage] = []
     cursor = StreamCursor(task_id, CONTEXT, last_id)
-    async with aclosing(follower.events(cursor, LogSignal(), on_page=pages.append)) as stream:
+    async with aclosing(follower.events(cursor, Wakeup(), on_page=pages.append)) as stream:
         await anext(stream)
     return pages[0]
 
@@ -99,7 +99,7 @@ async def test_a_late_reader_gets_pages(follower: LogFollower, seeds: Seeds) -> 
 
     pages: list[LogPage] = []
     cursor = StreamCursor(claim.ref.task_id, CONTEXT, START)
-    async with aclosing(follower.events(cursor, LogSignal(), on_page=pages.append)) as stream:
+    async with aclosing(follower.events(cursor, Wakeup(), on_page=pages.append)) as stream:
         async for _ in stream:
             if cursor.after.version == pages[-1].version:
                 break
@@ -159,22 +159,22 @@ async def test_a_reader_continues_without_gap_or_repeat_after_a_restart_of_redis
 @pytest.mark.parametrize("count", [0, 1, 3, 8], ids=lambda n: f"{n} events since")
 async def test_a_reader_of_lost_entries_starts_over(follower: LogFollower, seeds: Seeds, count: int) -> None:
     """The reader also starts over if the log has grown to the reader's version again, or beyond it."""
-    claim, signal = await seeds.claim_run(max_attempts=2), LogSignal()
+    claim, wakeup = await seeds.claim_run(max_attempts=2), Wakeup()
     task_id = claim.ref.task_id
     await seeds.append_events(claim, chunk("kept"))
     backup = await seeds.backup()
     await seeds.append_events(claim, *(chunk(str(n)) for n in range(5)), written_count=1)
     entries: list[LogEntry] = []
-    reading = asyncio.create_task(read_pages(follower, task_id, signal, entries))
+    reading = asyncio.create_task(read_pages(follower, task_id, wakeup, entries))
     await eventually_async(lambda: asyncio.sleep(0, len(entries) == 8))
 
     await seeds.restore(backup)
     if count:
         await seeds.append_events(claim, *(chunk(f"other {n}") for n in range(count)), written_count=1)
-    signal.notify()
+    wakeup.notify()
     await eventually_async(lambda: asyncio.sleep(0, len(entries) == 10))
     await seeds.settle_run(claim, chunk("the last"), status(COMPLETED), written_count=1 + count)
-    signal.notify()
+    wakeup.notify()
     await eventually_async(lambda: asyncio.sleep(0, len(entries) == 12))
     await reading
 
@@ -233,11 +233,11 @@ async def test_without_a_notification_a_reader_reads_the_log_after_15_s(
     follower: LogFollower, seeds: Seeds, is_lost: bool
 ) -> None:
     clock = ManualClock()
-    claim, signal = await seeds.claim_run(), LogSignal(clock)
+    claim, wakeup = await seeds.claim_run(), Wakeup(clock)
     backup = await seeds.backup()
     await seeds.append_events(claim, chunk("known"))
     entries: list[LogEntry] = []
-    reading = asyncio.create_task(read_pages(follower, claim.ref.task_id, signal, entries))
+    reading = asyncio.create_task(read_pages(follower, claim.ref.task_id, wakeup, entries))
     await clock.until_waiting(15)
     known_count = len(entries)
 
@@ -257,13 +257,13 @@ async def test_without_a_notification_a_reader_reads_the_log_after_15_s(
 
 async def test_a_reader_of_a_task_that_the_store_lost_ends(follower: LogFollower, seeds: Seeds) -> None:
     backup = await seeds.backup()
-    task_id, signal = await seeds.create_task(), LogSignal()
+    task_id, wakeup = await seeds.create_task(), Wakeup()
     entries: list[LogEntry] = []
-    reading = asyncio.create_task(read_pages(follower, task_id, signal, entries))
+    reading = asyncio.create_task(read_pages(follower, task_id, wakeup, entries))
     await eventually_async(lambda: asyncio.sleep(0, len(entries) == 1))
 
     await seeds.restore(backup)
-    signal.notify()
+    wakeup.notify()
 
     async with asyncio.timeout(20):
         await reading

@@ -16,7 +16,7 @@ from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.follower import LogFollower, StreamCursor
 from a2a_celery.store.log.pages import LogPage, read_log
-from a2a_celery.store.log.pubsub import BUFFER_BYTES, InlineEntries, LogSignal, PubSubListener
+from a2a_celery.store.log.pubsub import BUFFER_BYTES, InlineEntries, PubSubListener, Wakeup
 from a2a_celery.store.tasks.commands import create_task, delete_task
 from tests.store.test_pubsub import is_up
 from tests.support.store.blob_setup import THRESHOLD, BlobSetup
@@ -42,21 +42,21 @@ class CountingStore:
 @asynccontextmanager
 async def follow_task(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, *, final_only: bool = False
-) -> AsyncIterator[tuple[str, LogSignal]]:
-    """Create a task and yield its id and the `LogSignal` of its creator."""
+) -> AsyncIterator[tuple[str, Wakeup]]:
+    """Create a task and yield its id and the `Wakeup` of its creator."""
     await is_up(subscriber, store)
     async with subscriber.listen("it rings everybody when it comes up, and hears behind that"):
         pass
     follower, task_id = LogFollower(store, keys, subscriber), str(uuid4())
     reply_channel = follower.reply_channel(final_only=final_only)
-    async with follower.listen(task_id, reply_channel, final_only=final_only) as signal:
+    async with follower.listen(task_id, reply_channel, final_only=final_only) as wakeup:
         message_request = request(task_id=task_id, context_id=CONTEXT)
         await store.run(
             create_task(
                 keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60, reply_channel=reply_channel
             )
         )
-        yield task_id, signal
+        yield task_id, wakeup
 
 
 async def whole_log(store: AsyncStore, keys: Keys, task_id: str, version: int = 1) -> LogPage:
@@ -68,7 +68,7 @@ async def read_pages(
     reads: CountingStore,
     keys: Keys,
     subscriber: PubSubListener,
-    signal: LogSignal,
+    wakeup: Wakeup,
     task_id: str,
     until: int,
     *,
@@ -81,7 +81,7 @@ async def read_pages(
     follower = LogFollower(cast(AsyncStore, reads), keys, subscriber)
     async with (
         asyncio.timeout(SOON),
-        aclosing(follower.events(cursor, signal, new=new, on_page=pages.append)) as stream,
+        aclosing(follower.events(cursor, wakeup, new=new, on_page=pages.append)) as stream,
     ):
         async for _ in stream:
             if pages[-1].version == until:
@@ -97,8 +97,8 @@ async def test_a_stream_of_inline_entries_reads_no_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = CountingStore(store)
-    async with follow_task(store, keys, subscriber) as (task_id, signal):
-        reader = asyncio.create_task(read_pages(reads, keys, subscriber, signal, task_id, until=6))
+    async with follow_task(store, keys, subscriber) as (task_id, wakeup):
+        reader = asyncio.create_task(read_pages(reads, keys, subscriber, wakeup, task_id, until=6))
         claim = await seeds.claim_run(task_id)
         await seeds.append_events(claim, chunk("a", append=False))
         await seeds.append_events(claim, chunk("ä\n\x00 "), chunk("c"), written_count=1)
@@ -116,14 +116,14 @@ async def test_missed_entries_are_read_from_the_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = CountingStore(store)
-    async with follow_task(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, wakeup):
         claim = await seeds.claim_run(task_id)
         await seeds.append_events(claim, chunk("a", append=False))
-        await wait_for_signal(signal, version=2)
-        assert signal.page(EventId(2))  # no further notification follows
+        await wait_for_wakeup(wakeup, version=2)
+        assert wakeup.page(EventId(2))  # no further notification follows
         await seeds.append_events(claim, chunk("b"), written_count=1)
 
-        pages = await read_pages(reads, keys, subscriber, signal, task_id, until=4)
+        pages = await read_pages(reads, keys, subscriber, wakeup, task_id, until=4)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
@@ -133,12 +133,12 @@ async def test_partly_known_inline_entries_start_after_the_known_ones(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = CountingStore(store)
-    async with follow_task(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, wakeup):
         claim = await seeds.claim_run(task_id)
         await seeds.append_events(claim, chunk("a", append=False), chunk("b"), chunk("c"))
-        await wait_for_signal(signal, version=4)
+        await wait_for_wakeup(wakeup, version=4)
 
-        pages = await read_pages(reads, keys, subscriber, signal, task_id, until=5, version=3, new=False)
+        pages = await read_pages(reads, keys, subscriber, wakeup, task_id, until=5, version=3, new=False)
 
     assert reads.count == 0
     assert entries(pages) == (await whole_log(store, keys, task_id, version=3)).entries
@@ -148,8 +148,8 @@ async def test_large_entries_are_read_from_the_log(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = CountingStore(store)
-    async with follow_task(store, keys, subscriber) as (task_id, signal):
-        reader = asyncio.create_task(read_pages(reads, keys, subscriber, signal, task_id, until=5))
+    async with follow_task(store, keys, subscriber) as (task_id, wakeup):
+        reader = asyncio.create_task(read_pages(reads, keys, subscriber, wakeup, task_id, until=5))
         claim = await seeds.claim_run(task_id)
         await seeds.append_events(claim, chunk("a", append=False))
         await seeds.append_events(claim, chunk("b" * 20_000), written_count=1)
@@ -165,33 +165,33 @@ async def test_a_large_entry_is_read_from_the_log_after_small_inline_ones(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = CountingStore(store)
-    async with follow_task(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, wakeup):
         claim = await seeds.claim_run(task_id)
         await seeds.append_events(claim, chunk("a", append=False))
         await seeds.settle_run(claim, chunk("b" * 20_000), status(COMPLETED), written_count=1)
-        await wait_for_signal(signal, version=4)
+        await wait_for_wakeup(wakeup, version=4)
 
-        pages = await read_pages(reads, keys, subscriber, signal, task_id, until=5, new=False)
+        pages = await read_pages(reads, keys, subscriber, wakeup, task_id, until=5, new=False)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
 def test_a_notification_without_entries_clears_the_buffered_ones() -> None:
-    signal = LogSignal()
+    wakeup = Wakeup()
 
-    signal.receive(b"3\n2 0 \x00\x00\x00\x043 \x12\x00")
-    signal.notify()
+    wakeup.receive(b"3\n2 0 \x00\x00\x00\x043 \x12\x00")
+    wakeup.notify()
 
-    assert signal.page(EventId(2)) is None
+    assert wakeup.page(EventId(2)) is None
 
 
 async def test_entries_in_the_object_store_are_read_from_the_log(
     blob_setup: BlobSetup, keys: Keys, subscriber: PubSubListener, blob_seeds: Seeds
 ) -> None:
     store, reads = blob_setup.store, CountingStore(blob_setup.store)
-    async with follow_task(store, keys, subscriber) as (task_id, signal):
-        reader = asyncio.create_task(read_pages(reads, keys, subscriber, signal, task_id, until=3))
+    async with follow_task(store, keys, subscriber) as (task_id, wakeup):
+        reader = asyncio.create_task(read_pages(reads, keys, subscriber, wakeup, task_id, until=3))
         claim = await blob_seeds.claim_run(task_id)
         event = chunk("", append=False)
         event.artifact.parts[0].CopyFrom(Part(raw=b"x" * THRESHOLD))
@@ -207,14 +207,14 @@ async def test_entries_in_the_object_store_are_read_from_the_log(
 async def test_a_reader_of_final_states_gets_the_whole_log_of_a_short_turn_inline(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds, chunks: int, *, expected: bool
 ) -> None:
-    async with follow_task(store, keys, subscriber, final_only=True) as (task_id, signal):
+    async with follow_task(store, keys, subscriber, final_only=True) as (task_id, wakeup):
         claim = await seeds.claim_run(task_id)
         for version in range(chunks):
             await seeds.append_events(claim, chunk("x"), written_count=version)
         await seeds.settle_run(claim, status(COMPLETED), written_count=chunks)
-        await wait_for_signal(signal, version=1)
+        await wait_for_wakeup(wakeup, version=1)
 
-        page = signal.page(EventId(1))
+        page = wakeup.page(EventId(1))
 
     assert page == (await whole_log(store, keys, task_id) if expected else None)
 
@@ -223,27 +223,27 @@ async def test_a_reader_of_final_states_gets_the_whole_log_of_a_short_turn_inlin
 async def test_a_reader_ends_at_once_when_its_task_is_deleted(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, *, final_only: bool
 ) -> None:
-    async with follow_task(store, keys, subscriber, final_only=final_only) as (task_id, signal):
+    async with follow_task(store, keys, subscriber, final_only=final_only) as (task_id, wakeup):
         await store.run(delete_task(keys, ANN, task_id))
 
         async with asyncio.timeout(SOON):
             cursor = StreamCursor(task_id, CONTEXT, EventId(1))
             follower = LogFollower(store, keys, subscriber)
-            assert [events async for events in follower.events(cursor, signal, new=True)] == []
+            assert [events async for events in follower.events(cursor, wakeup, new=True)] == []
 
 
 async def test_inline_entries_do_not_serve_a_reader_of_another_history(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    async with follow_task(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, wakeup):
         claim = await seeds.claim_run(task_id)
         for version in range(3):
             last_event_id = (await seeds.log(task_id))[-1].id
             await seeds.append_events(claim, chunk(str(version)), written_count=version)
-            await wait_for_signal(signal, version=last_event_id.version)
+            await wait_for_wakeup(wakeup, version=last_event_id.version)
             position = last_event_id if version else last_event_id._replace(recorded_us=last_event_id.recorded_us - 1)
 
-            page = signal.page(position)
+            page = wakeup.page(position)
 
             assert (page and page.entries) == ((await seeds.log(task_id))[-1:] if version else None)
 
@@ -252,22 +252,22 @@ async def test_the_buffer_for_a_slow_reader_is_bounded(
     store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads, notifications = CountingStore(store), BUFFER_BYTES // 5_000 + 1
-    async with follow_task(store, keys, subscriber) as (task_id, signal):
+    async with follow_task(store, keys, subscriber) as (task_id, wakeup):
         claim = await seeds.claim_run(task_id)
         for version in range(notifications):
             await seeds.append_events(claim, chunk("x" * 5_000), written_count=version)
-        await wait_for_signal(signal, version=notifications + 1)
+        await wait_for_wakeup(wakeup, version=notifications + 1)
 
-        pages = await read_pages(reads, keys, subscriber, signal, task_id, until=notifications + 2, new=False)
+        pages = await read_pages(reads, keys, subscriber, wakeup, task_id, until=notifications + 2, new=False)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
-async def wait_for_signal(signal: LogSignal, version: int) -> None:
+async def wait_for_wakeup(wakeup: Wakeup, version: int) -> None:
     """Wait for a notification of a version after `version`."""
     async with asyncio.timeout(SOON):
-        await signal.wait(timeout=LIMIT, after=version)
+        await wakeup.wait(timeout=LIMIT, after=version)
 
 
 @pytest.mark.parametrize(("version", "expected"), [(1, None), (2, [3, 4]), (3, [4]), (4, None), (5, None)])

@@ -12,7 +12,7 @@ import pytest
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore
 from a2a_celery.store.log import pubsub as wake
-from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
+from a2a_celery.store.log.pubsub import PubSubListener, Wakeup
 from tests.support.clocks import ManualClock
 from tests.support.processes.restarts import mortal_redis, suspend_server
 from tests.support.waiting import LIMIT, eventually_async
@@ -21,18 +21,18 @@ SOON = 10.0
 """Seconds that a notification may take on a busy machine. Less than a listener's poll interval."""
 
 
-async def wait_for_signal(log_signal: LogSignal) -> None:
+async def wait_for_wakeup(wakeup: Wakeup) -> None:
     """Wait for a notification. Raise TimeoutError if no notification arrives in time."""
     async with asyncio.timeout(SOON):
-        await log_signal.wait(timeout=LIMIT)
+        await wakeup.wait(timeout=LIMIT)
 
 
-async def is_delivered(store: AsyncStore, log_signal: LogSignal) -> bool:
-    """Return True if a notification that `store` publishes on "channel" reaches `log_signal` within a second."""
+async def is_delivered(store: AsyncStore, wakeup: Wakeup) -> bool:
+    """Return True if a notification that `store` publishes on "channel" reaches `wakeup` within a second."""
     await store.redis.publish("channel", "1")
     with suppress(TimeoutError):
         async with asyncio.timeout(1):
-            await log_signal.wait(timeout=None)
+            await wakeup.wait(timeout=None)
             return True
     return False
 
@@ -56,56 +56,56 @@ async def subscribers(store: AsyncStore, channel: str) -> int:
 async def test_a_listener_is_signalled_when_something_is_published(
     store: AsyncStore, subscriber: PubSubListener
 ) -> None:
-    async with subscriber.listen("a") as log_signal, subscriber.listen("b") as other:
+    async with subscriber.listen("a") as wakeup, subscriber.listen("b") as other:
         await is_up(subscriber, store)
-        await drain(log_signal, other)
+        await drain(wakeup, other)
 
         await store.redis.publish("a", "1")
 
-        await wait_for_signal(log_signal)
-        assert not await is_signalled_within(other, 0.05)
+        await wait_for_wakeup(wakeup)
+        assert not await is_notified_within(other, 0.05)
 
 
-async def drain(*signals: LogSignal) -> None:
+async def drain(*wakeups: Wakeup) -> None:
     """Consume the notifications that a new connection causes."""
-    for log_signal in signals:
-        await log_signal.wait(timeout=0.01)
+    for wakeup in wakeups:
+        await wakeup.wait(timeout=0.01)
 
 
-async def is_signalled_within(log_signal: LogSignal, seconds: float) -> bool:
+async def is_notified_within(wakeup: Wakeup, seconds: float) -> bool:
     """Return True if a notification arrives within `seconds`."""
     began = asyncio.get_running_loop().time()
-    await log_signal.wait(timeout=seconds)
+    await wakeup.wait(timeout=seconds)
     return asyncio.get_running_loop().time() - began < seconds
 
 
 async def test_signals_without_a_waiter_coalesce(store: AsyncStore, subscriber: PubSubListener) -> None:
-    log_signal = LogSignal()
-    log_signal.notify()
-    log_signal.notify()
+    wakeup = Wakeup()
+    wakeup.notify()
+    wakeup.notify()
 
-    assert await is_signalled_within(log_signal, 5)
-    assert not await is_signalled_within(log_signal, 0.02)
+    assert await is_notified_within(wakeup, 5)
+    assert not await is_notified_within(wakeup, 0.02)
 
 
 async def test_every_listener_of_a_channel_is_signalled(store: AsyncStore, subscriber: PubSubListener) -> None:
     await is_up(subscriber, store)
     async with AsyncExitStack() as stack:
-        signals = [await stack.enter_async_context(subscriber.listen("a")) for _ in range(20)]
-        await drain(*signals)
+        wakeups = [await stack.enter_async_context(subscriber.listen("a")) for _ in range(20)]
+        await drain(*wakeups)
 
         await store.redis.publish("a", "1")
 
-        await asyncio.gather(*(wait_for_signal(log_signal) for log_signal in signals))
+        await asyncio.gather(*(wait_for_wakeup(wakeup) for wakeup in wakeups))
 
 
 async def test_a_listener_gets_all_later_notifications(store: AsyncStore, subscriber: PubSubListener) -> None:
     await is_up(subscriber, store)
 
     for number in range(200):  # each time without a pause between subscribing and publishing
-        async with subscriber.listen(f"channel-{number % 3}") as log_signal:
+        async with subscriber.listen(f"channel-{number % 3}") as wakeup:
             await store.redis.publish(f"channel-{number % 3}", "1")
-            await wait_for_signal(log_signal)
+            await wait_for_wakeup(wakeup)
 
 
 async def test_no_notification_is_lost_between_unsubscribing_and_subscribing(
@@ -115,9 +115,9 @@ async def test_no_notification_is_lost_between_unsubscribing_and_subscribing(
 
     async def come_and_go(times: int) -> None:
         for _ in range(times):
-            async with subscriber.listen("same") as log_signal:
+            async with subscriber.listen("same") as wakeup:
                 await store.redis.publish("same", "1")
-                await wait_for_signal(log_signal)
+                await wait_for_wakeup(wakeup)
 
     await asyncio.gather(*(come_and_go(60) for _ in range(5)))
 
@@ -138,17 +138,17 @@ async def test_a_cancelled_listener_does_not_affect_others(store: AsyncStore, su
     await is_up(subscriber, store)
 
     async def wait_for_ever() -> None:
-        async with subscriber.listen("a") as log_signal:
+        async with subscriber.listen("a") as wakeup:
             while True:
-                await log_signal.wait()
+                await wakeup.wait()
 
-    async with subscriber.listen("b") as log_signal:
+    async with subscriber.listen("b") as wakeup:
         for _ in range(50):
             waiter = asyncio.create_task(wait_for_ever())
             await asyncio.wait({waiter}, timeout=0)
             waiter.cancel()
             await store.redis.publish("b", "1")
-            await wait_for_signal(log_signal)
+            await wait_for_wakeup(wakeup)
             await asyncio.wait({waiter})
 
 
@@ -156,14 +156,14 @@ async def test_a_thousand_listeners_share_one_connection(store: AsyncStore, subs
     await is_up(subscriber, store)
     channels_before = await listening(store)
     async with AsyncExitStack() as stack:
-        signals = [await stack.enter_async_context(subscriber.listen(f"task-{n}")) for n in range(1000)]
-        await drain(signals[7])
+        wakeups = [await stack.enter_async_context(subscriber.listen(f"task-{n}")) for n in range(1000)]
+        await drain(wakeups[7])
 
         channels_after = await listening(store)
 
         assert [channels for _, channels in channels_after.items() - channels_before.items()] == [1000]
         await store.redis.publish("task-7", "1")
-        await wait_for_signal(signals[7])
+        await wait_for_wakeup(wakeups[7])
 
 
 async def listening(store: AsyncStore) -> dict[str, int]:
@@ -198,13 +198,13 @@ async def running_subscriber(url: str) -> AsyncIterator[PubSubListener]:
 
 async def test_stopping_signals_all_listeners_once_more(store: AsyncStore, subscriber: PubSubListener) -> None:
     await is_up(subscriber, store)
-    async with subscriber.listen("a") as log_signal:
-        await drain(log_signal)
+    async with subscriber.listen("a") as wakeup:
+        await drain(wakeup)
 
         async with asyncio.timeout(SOON):
             await subscriber.stop()
 
-        await wait_for_signal(log_signal)
+        await wait_for_wakeup(wakeup)
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -224,21 +224,21 @@ async def test_stopping_right_after_a_listener_left_ends(
 async def test_after_a_restart_of_redis_all_listeners_are_signalled_and_the_subscriber_works(tmp_path: Path) -> None:
     with mortal_redis(tmp_path) as server:
         store = AsyncStore(server.store_url)
-        async with running_subscriber(server.store_url) as subscriber, subscriber.listen("a") as log_signal:
+        async with running_subscriber(server.store_url) as subscriber, subscriber.listen("a") as wakeup:
             await is_up(subscriber, store)
-            await drain(log_signal)
+            await drain(wakeup)
 
             server.die()
-            async with subscriber.listen("b") as late_signal:  # a new listener does not wait for the connection
+            async with subscriber.listen("b") as late_wakeup:  # a new listener does not wait for the connection
                 server.start()
-                await wait_for_signal(log_signal)
-                await wait_for_signal(late_signal)
+                await wait_for_wakeup(wakeup)
+                await wait_for_wakeup(late_wakeup)
                 await is_up(subscriber, store)
-                await drain(log_signal, late_signal)
+                await drain(wakeup, late_wakeup)
                 await store.redis.publish("a", "1")
                 await store.redis.publish("b", "1")
-                await wait_for_signal(log_signal)
-                await wait_for_signal(late_signal)
+                await wait_for_wakeup(wakeup)
+                await wait_for_wakeup(late_wakeup)
         await store.aclose()
 
 
@@ -246,10 +246,10 @@ async def test_a_subscriber_that_starts_before_redis_connects_later(tmp_path: Pa
     with mortal_redis(tmp_path) as server:
         server.die()
         store = AsyncStore(server.store_url)
-        async with running_subscriber(server.store_url) as subscriber, subscriber.listen("a") as log_signal:
+        async with running_subscriber(server.store_url) as subscriber, subscriber.listen("a") as wakeup:
             server.start()
 
-            await wait_for_signal(log_signal)
+            await wait_for_wakeup(wakeup)
             await is_up(subscriber, store)
         await store.aclose()
 
@@ -259,14 +259,14 @@ async def test_a_silent_connection_is_replaced() -> None:
     server.start()
     store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url, clock, ping_interval=0.02)
     try:
-        async with subscriber.listen("channel") as log_signal:
-            await log_signal.wait(0.3)  # the notification of the reconnection
+        async with subscriber.listen("channel") as wakeup:
+            await wakeup.wait(0.3)  # the notification of the reconnection
 
             async def is_signalled() -> bool:
                 clock.advance(wake.SILENCE + 1)  # again, because an earlier reply may still be read
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.1):
-                        await log_signal.wait(timeout=None)
+                        await wakeup.wait(timeout=None)
                         return True
                 return False
 
@@ -274,7 +274,7 @@ async def test_a_silent_connection_is_replaced() -> None:
                 await eventually_async(is_signalled, what="the silent connection is closed")
 
             async def is_back() -> bool:
-                return await is_delivered(store, log_signal) and subscriber.channels == 1
+                return await is_delivered(store, wakeup) and subscriber.channels == 1
 
             await eventually_async(is_back, what="the subscriber is connected again")
     finally:
@@ -285,6 +285,6 @@ async def test_a_silent_connection_is_replaced() -> None:
 
 async def test_the_first_listener_starts_the_subscriber(redis_server: EmbeddedRedis, store: AsyncStore) -> None:
     subscriber = PubSubListener(redis_server.store_url)
-    async with subscriber.listen("channel") as log_signal:
-        await eventually_async(lambda: is_delivered(store, log_signal), what="the first listener starts the subscriber")
+    async with subscriber.listen("channel") as wakeup:
+        await eventually_async(lambda: is_delivered(store, wakeup), what="the first listener starts the subscriber")
     await subscriber.stop()

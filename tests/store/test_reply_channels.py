@@ -15,7 +15,7 @@ from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.usage import usage
 from a2a_celery.store.log.follower import LogFollower
-from a2a_celery.store.log.pubsub import LogSignal, PubSubListener
+from a2a_celery.store.log.pubsub import PubSubListener, Wakeup
 from a2a_celery.store.tasks.commands import ReplyChannel, continue_task, create_task, read_final_task
 from a2a_celery.store.tasks.replies import FinalTask
 from tests.support.processes.restarts import mortal_redis
@@ -35,10 +35,10 @@ async def create(store: AsyncStore, keys: Keys, task_id: str, reply_channel: Rep
     )
 
 
-async def wait_for_signal(signal: LogSignal, version: int) -> None:
+async def wait_for_wakeup(wakeup: Wakeup, version: int) -> None:
     """Wait for a notification of a version after `version`."""
     async with asyncio.timeout(SOON):
-        await signal.wait(timeout=LIMIT, after=version)
+        await wakeup.wait(timeout=LIMIT, after=version)
 
 
 @pytest.mark.parametrize("final_only", [False, True])
@@ -48,16 +48,16 @@ async def test_the_creator_of_a_task_gets_the_notifications_that_it_waits_for(
     follower, task_id = LogFollower(store, keys, subscriber), str(uuid4())
     reply_channel = follower.reply_channel(final_only=final_only)
 
-    async with follower.listen(task_id, reply_channel, final_only=final_only) as signal:
+    async with follower.listen(task_id, reply_channel, final_only=final_only) as wakeup:
         await create(store, keys, task_id, reply_channel)
         claim = await seeds.claim_run(task_id)  # version 2: WORKING
         if not final_only:
-            await wait_for_signal(signal, version=1)
+            await wait_for_wakeup(wakeup, version=1)
         await seeds.append_events(claim, chunk("a"))
         if not final_only:
-            await wait_for_signal(signal, version=2)
+            await wait_for_wakeup(wakeup, version=2)
         await seeds.settle_run(claim, status(INPUT_REQUIRED), written_count=1)
-        await wait_for_signal(signal, version=3)
+        await wait_for_wakeup(wakeup, version=3)
 
     [(_, others)] = await store.redis.pubsub_numsub(keys.task(task_id).notifications)
     assert others == 0, "nobody subscribed to the task's own channel"
@@ -102,7 +102,7 @@ async def test_a_pause_that_a_waiting_message_ends_at_once_is_notified(
 ) -> None:
     follower, task_id = LogFollower(store, keys, subscriber), str(uuid4())
     reply_channel = follower.reply_channel(final_only=True)
-    async with follower.listen(task_id, reply_channel, final_only=True) as signal:
+    async with follower.listen(task_id, reply_channel, final_only=True) as wakeup:
         await create(store, keys, task_id, reply_channel)
         claim = await seeds.claim_run(task_id)
         next_request = request("more", task_id, CONTEXT)
@@ -111,7 +111,7 @@ async def test_a_pause_that_a_waiting_message_ends_at_once_is_notified(
         )  # the message waits
         await seeds.settle_run(claim, status(INPUT_REQUIRED))
 
-        await wait_for_signal(signal, version=2)
+        await wait_for_wakeup(wakeup, version=2)
 
     assert (await seeds.task(task_id)).status.state != INPUT_REQUIRED
 
@@ -121,17 +121,17 @@ async def test_a_creator_is_signalled_when_the_subscriber_reconnects(tmp_path: P
         store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url)
         follower, seeds = LogFollower(store, keys, subscriber), Seeds(store, keys)
         reply_channel = follower.reply_channel(final_only=True)
-        async with follower.listen("first", reply_channel, final_only=True) as signal:  # the subscriber is not started
+        async with follower.listen("first", reply_channel, final_only=True) as wakeup:  # the subscriber is not started
             await create(store, keys, "first", reply_channel)
             await seeds.settle_run(await seeds.claim_run("first"), status(COMPLETED))
-            await wait_for_signal(signal, version=1)
-        async with follower.listen("second", reply_channel, final_only=True) as signal:
+            await wait_for_wakeup(wakeup, version=1)
+        async with follower.listen("second", reply_channel, final_only=True) as wakeup:
             await create(store, keys, "second", reply_channel)
             claim = await seeds.claim_run("second")
             server.die()
             server.start()
             await seeds.settle_run(claim, status(COMPLETED))
-            await wait_for_signal(signal, version=1)
+            await wait_for_wakeup(wakeup, version=1)
         await subscriber.stop()
         await store.aclose()
 

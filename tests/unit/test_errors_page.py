@@ -53,16 +53,16 @@ def cells_after(marker: str) -> dict[str, list[str]]:
 
 
 def documented_classes(tables: ModuleType) -> set[str]:
-    """Return the name of each public exception in a2a_celery that derives from `A2ACeleryError` or `AgentSignal`."""
+    """Return the name of each public exception in a2a_celery that derives from `A2ACeleryError` or `EndRun`."""
     bases: dict[str, set[str]] = {}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
         for node in ast.walk(tables.syntax_tree(path)):
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
-    names = {"A2ACeleryError", "AgentSignal"}
+    names = {"A2ACeleryError", "EndRun"}
     while subclasses := {name for name, parents in bases.items() if parents & names} - names:
         names |= subclasses
-    return {name for name in names if not name.startswith("_")} - {"AgentSignal", *INTERNAL}
+    return {name for name in names if not name.startswith("_")} - {"EndRun", *INTERNAL}
 
 
 def test_each_protocol_error_has_a_cause_and_a_remedy(tables: ModuleType) -> None:

@@ -23,7 +23,7 @@ from ...agents import Agent
 from ...caller import Caller
 from ...concurrency import DaemonThreads
 from ...dispatch import RunOptions
-from ...errors import AgentSignal, ConfigError, SuspendRun
+from ...errors import ConfigError, EndRun, SuspendRun
 from ...lifecycle import Completed, Failure, Outcome, is_interrupted, is_terminal
 from ...lifecycle.json_values import ends_with_half
 from ...store.runs.commands import Claim
@@ -308,7 +308,7 @@ async def _send_all(values: AsyncGenerator[Any, Any], reply: Reply) -> None:
                 await reply.send_chunk(value)
     except SuspendRun:  # the next run sends the chunks again
         raise
-    except AgentSignal:
+    except EndRun:
         await reply.end()
         raise
     await reply.complete()

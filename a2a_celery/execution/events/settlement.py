@@ -11,7 +11,7 @@ from uuid import uuid4
 from a2a.types import TaskState, TaskStatusUpdateEvent
 
 from ...dispatch import RunOptions
-from ...errors import A2ACeleryError, AgentSignal, BlobsUnavailable
+from ...errors import A2ACeleryError, BlobsUnavailable, EndRun
 from ...features.sections import PAUSE_SECTIONS
 from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
 from ...lifecycle.execution import ENDS, ExecutionState, Step
@@ -134,7 +134,7 @@ class Settlement:
         """
         try:
             return None, await self._sections_for(state, refusal)
-        except (AgentSignal, BlobsUnavailable):
+        except (EndRun, BlobsUnavailable):
             raise
         except A2ACeleryError as e:
             return self._replace_end(events, state, e), await self._sections_for(FAILED)

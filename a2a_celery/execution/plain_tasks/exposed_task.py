@@ -17,7 +17,7 @@ from kombu.utils.imports import symbol_by_name
 
 from ...agents import Agent
 from ...dispatch import HIDDEN, RUN_HEADER
-from ...errors import AgentSignal, AuthRequired, InputRequired
+from ...errors import AuthRequired, EndRun, InputRequired
 from ...integrations.celery import wrap_autoretry
 from ...lifecycle.references import RunRef
 from ..celery.agent_task import celery_limits
@@ -50,7 +50,7 @@ def prepare_task(
         task.on_replace = _on_replace_of(task, task.on_replace)
     task.Request = _request_of(task)
     task.ender, task.requeuer, task.stop_here = ender, requeuer, stop_here
-    task.throws = (*task.throws, RunFailed, AgentSignal)
+    task.throws = (*task.throws, RunFailed, EndRun)
 
 
 def _note_published(headers: Mapping[str, Any] | None = None, body: Any = None, **_: Any) -> None:
@@ -89,8 +89,8 @@ def _call_for_celery(original: Callable[..., Any], *args: Any, **kwargs: Any) ->
     """
     try:
         return original(*args, **kwargs)
-    except (InputRequired, AuthRequired) as signal:
-        raise RunFailed(f"{type(signal).__name__}: {signal}") from signal
+    except (InputRequired, AuthRequired) as end:
+        raise RunFailed(f"{type(end).__name__}: {end}") from end
 
 
 def _carrying(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,10 +98,10 @@ def _carrying(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return original(*args, **kwargs)
-        except AgentSignal as signal:
+        except EndRun as end:
             if CURRENT.get(None) is None:
                 raise
-            raise Carried(signal) from signal
+            raise Carried(end) from end
 
     return run
 

@@ -29,7 +29,7 @@ from ...caller import Caller
 from ...child_tasks import CURRENT_CHILDREN
 from ...concurrency import result_of
 from ...dispatch import Canvas, RunOptions, ignored_results
-from ...errors import AgentSignal
+from ...errors import EndRun
 from ...features.worker import CONTEXT_VARIABLES
 from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
 from ...lifecycle.events import jsonable
@@ -54,12 +54,11 @@ CURRENT: ContextVar[TaskAdapter] = ContextVar("a2a_celery_plain_task")
 
 
 class Carried(Ignore):  # type: ignore[misc]
-    """Exception that carries an `AgentSignal` past Celery's autoretry, which would treat the `AgentSignal` as a
-    failure."""
+    """Exception that carries an `EndRun` past Celery's autoretry, which would treat the `EndRun` as a failure."""
 
-    def __init__(self, signal: AgentSignal) -> None:
-        super().__init__(str(signal))
-        self.signal = signal
+    def __init__(self, end: EndRun) -> None:
+        super().__init__(str(end))
+        self.end = end
 
 
 class TaskAdapter:
@@ -145,7 +144,7 @@ class TaskAdapter:
                 self._set_celery_state(states.REVOKED)
                 raise RunConcluded.in_state(CANCELED)
             case Retried() | Failure() | Rejection() | Refused() if _is_fit_for_celery(self._error):
-                raise self._error.signal if isinstance(self._error, Carried) else self._error
+                raise self._error.end if isinstance(self._error, Carried) else self._error
             # an asyncio.CancelledError is not an Exception: Celery would leave the task STARTED
             case Lost() if self._error is not None and not isinstance(self._error, asyncio.CancelledError):
                 raise self._error
@@ -212,8 +211,8 @@ class TaskAdapter:
             case None:
                 await Reply(self.turn).send_result(jsonable(self._value))
                 return Completed()
-            case Carried(signal=signal):
-                raise signal
+            case Carried(end=end):
+                raise end
             case Retry():
                 when = time_of(self._error, self.task.app)
                 return Retried(self.retries + 2, self.max_attempts, when.isoformat() if when else "")

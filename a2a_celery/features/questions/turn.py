@@ -90,7 +90,7 @@ class QuestionMethods:
         actions that must happen only once.
 
         A run can ask only one new question. If the agent catches `InputRequired` and returns, or raises an exception
-        other than an `AgentSignal`, the run still ends with the question.
+        other than an `EndRun`, the run still ends with the question.
 
         Args:
             question: Text of the question.

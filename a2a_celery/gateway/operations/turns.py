@@ -21,7 +21,7 @@ from ...store.blobs.references import is_resolved
 from ...store.codec import omit_contents
 from ...store.log.follower import LogFollower, StreamCursor, StreamEvent
 from ...store.log.pages import read_next_entry
-from ...store.log.pubsub import LogSignal
+from ...store.log.pubsub import Wakeup
 from ...store.tasks.commands import read_final_task, read_task, unlist_task
 from ...store.tasks.replies import Accepted, FinalTask
 from ..metrics import Metrics
@@ -67,7 +67,7 @@ class TurnFollower:
         self._hold = hold
 
     async def wait_for_end(
-        self, accepted_message: Accepted, signal: LogSignal, scope: Scope, history_length: int | None
+        self, accepted_message: Accepted, wakeup: Wakeup, scope: Scope, history_length: int | None
     ) -> Message | Task | TaskStatus | None:
         """Wait for the end of the turn.
 
@@ -83,15 +83,15 @@ class TurnFollower:
         ):  # a repeated message
             return await self._repeated_answer(accepted_message)
         if accepted_message.run is not None:
-            await signal.wait(after=accepted_message.newest.version)
-            final_task = self._task_in_notification(accepted_message, signal, history_length) or await self._read_final(
+            await wakeup.wait(after=accepted_message.newest.version)
+            final_task = self._task_in_notification(accepted_message, wakeup, history_length) or await self._read_final(
                 accepted_message, scope, history_length
             )
             if final_task:
                 self._metrics.observe_lag(final_task.task.status.timestamp.ToMicroseconds())
                 return final_task.answer or final_task.task
         cursor = _cursor(accepted_message)
-        async with aclosing(self.events(cursor, signal, resolve_blobs=False)) as pages:
+        async with aclosing(self.events(cursor, wakeup, resolve_blobs=False)) as pages:
             async for _ in pages:
                 pass
         _require_begun(cursor)
@@ -104,10 +104,10 @@ class TurnFollower:
         return event if is_answer and isinstance(event, Message) else None
 
     def _task_in_notification(
-        self, accepted_message: Accepted, signal: LogSignal, history_length: int | None
+        self, accepted_message: Accepted, wakeup: Wakeup, history_length: int | None
     ) -> FinalTask | None:
         """Return the task of a new turn from the entries in the notification, or None if the task must be read."""
-        page = signal.page(accepted_message.newest)
+        page = wakeup.page(accepted_message.newest)
         if (
             page is None
             or not accepted_message.is_resolved
@@ -156,7 +156,7 @@ class TurnFollower:
         return replace(accepted, task=snapshot[0], newest=snapshot[1], is_resolved=True)
 
     async def stream_pages(
-        self, accepted_message: Accepted, signal: LogSignal, configuration: SendMessageConfiguration
+        self, accepted_message: Accepted, wakeup: Wakeup, configuration: SendMessageConfiguration
     ) -> AsyncGenerator[list[StreamEvent], None]:
         """Yield the task and its events until the turn ends, in pages of events that became available together.
 
@@ -169,7 +169,7 @@ class TurnFollower:
         new = accepted_message.run is not None
         if accepted_message.is_first and self._hold:
             new = False  # the wait for the first entry has consumed the notification
-            first = await self._first_entry(accepted_message, signal)
+            first = await self._first_entry(accepted_message, wakeup)
             if first is not None and _is_direct_answer(first):
                 await self.unlist(accepted_message.task.id)
                 yield [StreamEvent(first.id, first.event)]
@@ -186,7 +186,7 @@ class TurnFollower:
         del configuration
         cursor = _cursor(accepted_message)
         del accepted_message  # a long stream must not keep the task in memory
-        async with aclosing(self.events(cursor, signal, new=new)) as pages:
+        async with aclosing(self.events(cursor, wakeup, new=new)) as pages:
             async for events in pages:
                 yield events
                 del events
@@ -197,22 +197,22 @@ class TurnFollower:
         with suppress(StoreUnavailable):
             await self._follower.store.run(unlist_task(self._follower.keys, task_id))
 
-    async def wait_until_final(self, task_id: str, signal: LogSignal, version: int, within: float) -> None:
+    async def wait_until_final(self, task_id: str, wakeup: Wakeup, version: int, within: float) -> None:
         """Wait up to `within` seconds for an event after `version` that makes the task terminal or interrupted."""
         cursor = StreamCursor(task_id, "", EventId(version))
         with suppress(TimeoutError):
-            async with self._clock.timeout(within), aclosing(self.events(cursor, signal, resolve_blobs=False)) as pages:
+            async with self._clock.timeout(within), aclosing(self.events(cursor, wakeup, resolve_blobs=False)) as pages:
                 async for _ in pages:
                     pass
 
-    async def _first_entry(self, accepted_message: Accepted, signal: LogSignal) -> LogEntry | None:
+    async def _first_entry(self, accepted_message: Accepted, wakeup: Wakeup) -> LogEntry | None:
         """Return the first entry of the run, or None if it does not arrive within the hold time."""
         until = self._clock.monotonic() + self._hold
         while (seconds := until - self._clock.monotonic()) > 0:
             entry = await self._next_entry(accepted_message.task.id, accepted_message.since)
             if entry is not None:
                 return entry
-            await signal.wait(seconds)
+            await wakeup.wait(seconds)
         return None
 
     async def _repeated_answer(self, accepted_message: Accepted) -> Message | None:
@@ -226,11 +226,11 @@ class TurnFollower:
         return await self._follower.store.run(read_next_entry(self._follower.keys, task_id, after))
 
     def events(
-        self, cursor: StreamCursor, signal: LogSignal, *, new: bool = False, resolve_blobs: bool = True
+        self, cursor: StreamCursor, wakeup: Wakeup, *, new: bool = False, resolve_blobs: bool = True
     ) -> AsyncGenerator[list[StreamEvent], None]:
         """Return an iterator over the events after a cursor, whose lag is recorded; see `LogFollower.events`."""
         observer = self._metrics.lag_observer()
-        return self._follower.events(cursor, signal, new=new, resolve_blobs=resolve_blobs, on_page=observer)
+        return self._follower.events(cursor, wakeup, new=new, resolve_blobs=resolve_blobs, on_page=observer)
 
 
 def _cursor(message: Accepted) -> StreamCursor:

@@ -18,7 +18,7 @@ from ..keys import Keys
 from ..tasks.commands import ReplyChannel, read_final_task, read_task
 from ..tasks.replies import FinalTask
 from .pages import LogPage, read_log
-from .pubsub import LogSignal, PubSubListener
+from .pubsub import PubSubListener, Wakeup
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +134,16 @@ class LogFollower:
 
     def listen(
         self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
-    ) -> AbstractAsyncContextManager[LogSignal]:
+    ) -> AbstractAsyncContextManager[Wakeup]:
         """Subscribe to the notifications of a task for the duration of a ``with`` block.
 
-        The `LogSignal` of the ``with`` statement is notified of new log entries. Enter the block before you read the
+        The `Wakeup` of the ``with`` statement is notified of new log entries. Enter the block before you read the
         log.
 
         Args:
             task_id: Id of the task.
             reply_channel: Reply channel with which the task was created, or None. A reply channel saves a round trip.
-            final_only: True if only final states notify the `LogSignal`.
+            final_only: True if only final states notify the `Wakeup`.
         """
         return self.listener.listen(
             self.keys.task(task_id).notifications,
@@ -164,17 +164,17 @@ class LogFollower:
         """
         final = read_final_task(self.keys, scope, task_id, history_length=history_length)
         head = read_task(self.keys, scope, task_id, history_length=0, artifacts=False, resolve_blobs=False)
-        async with self.listen(task_id, final_only=True) as signal:
+        async with self.listen(task_id, final_only=True) as wakeup:
             while (task := await run_with_retry(self.store, final)) is None:
                 if await run_with_retry(self.store, head) is None:
                     return None
-                await signal.wait()
+                await wakeup.wait()
             return task
 
     async def events(
         self,
         cursor: StreamCursor,
-        signal: LogSignal,
+        wakeup: Wakeup,
         *,
         new: bool = False,
         resolve_blobs: bool = True,
@@ -190,8 +190,8 @@ class LogFollower:
 
         Args:
             cursor: Position of the client, which is advanced.
-            signal: Signal that already listens to the task.
-            new: True if the entry at the cursor was written while `signal` listened, so that no read of the log is
+            wakeup: Wakeup that already listens to the task.
+            new: True if the entry at the cursor was written while `wakeup` listened, so that no read of the log is
                 necessary before the first wait.
             resolve_blobs: False to leave blob references unresolved.
             on_page: Function that is called with each page of the log before the page is yielded, or None.
@@ -200,9 +200,9 @@ class LogFollower:
             StoreUnavailable: The store was unavailable for `RETRY_TIMEOUT` seconds.
         """
         if new:
-            await signal.wait(after=cursor.after.version)
+            await wakeup.wait(after=cursor.after.version)
         while True:
-            page = signal.page(cursor.after) or await self._read_page(cursor, resolve_blobs=resolve_blobs)
+            page = wakeup.page(cursor.after) or await self._read_page(cursor, resolve_blobs=resolve_blobs)
             if page.version == 0:
                 return
             if on_page is not None:
@@ -215,7 +215,7 @@ class LogFollower:
             if cursor.end is not None:
                 return
             if all_read:
-                await signal.wait(after=cursor.after.version)
+                await wakeup.wait(after=cursor.after.version)
 
     async def _read_page(self, cursor: StreamCursor, *, resolve_blobs: bool) -> LogPage:
         """Read the page after a cursor. If the store lost the event at the cursor, the page has the complete task and

@@ -1,7 +1,7 @@
 """Pub/sub listener, which receives the notifications of tasks.
 
 A process receives the notifications of all its tasks over one Redis connection. A notification reports that a log has
-grown, and may carry the new entries. The log is authoritative: after a reconnect, every signal is notified, and a
+grown, and may carry the new entries. The log is authoritative: after a reconnect, every wakeup is notified, and a
 waiter polls every `POLL_INTERVAL` seconds. If a notification is lost, the event is therefore only delayed.
 """
 
@@ -107,18 +107,18 @@ RECONNECT_EVERY = 0.2
 """Seconds between two attempts to reconnect."""
 
 COUNT_INTERVAL = 1.0
-"""Default seconds between two updates of the published number of signals on each reply channel of this process."""
+"""Default seconds between two updates of the published number of wakeups on each reply channel of this process."""
 
 
-class LogSignal:
-    """Wake-up signal for one waiter. Repeated notifications are coalesced.
+class Wakeup:
+    """Wakeup of one waiter. Repeated notifications are coalesced.
 
     Args:
         clock: Clock of the polls.
         final_only: True if only final states wake the waiter.
     """
 
-    __slots__ = ("_clock", "_final_only", "_flag", "_inline", "_version")  # each open stream has a signal
+    __slots__ = ("_clock", "_final_only", "_flag", "_inline", "_version")  # each open stream has a wakeup
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, *, final_only: bool = False) -> None:
         self._clock = clock
@@ -167,7 +167,7 @@ class LogSignal:
 
 
 class PubSubListener:
-    """Pub/sub subscriptions of this process. The first signal opens the connection, and `stop` closes it.
+    """Pub/sub subscriptions of this process. The first wakeup opens the connection, and `stop` closes it.
 
     Only one background task uses the connection, so a cancelled waiter does not break the connection.
 
@@ -175,7 +175,7 @@ class PubSubListener:
         url: URL of the store.
         clock: Clock that measures the silence of the connection.
         ping_interval: Seconds without a message after which the listener sends a PING.
-        count_interval: Seconds between two updates of the published number of signals on each reply channel.
+        count_interval: Seconds between two updates of the published number of wakeups on each reply channel.
     """
 
     def __init__(
@@ -198,11 +198,11 @@ class PubSubListener:
             "retry": redis.asyncio.retry.Retry(NoBackoff(), 0),
         }
         self._redis = async_client(url, **options)
-        self._signals: dict[str, set[LogSignal]] = {}
-        self._multiplexed: dict[str, dict[str, LogSignal]] = {}  # reply channel → signals by task channel
-        self._counted: set[str] = set()  # channels whose names carry the number of signals
+        self._wakeups: dict[str, set[Wakeup]] = {}
+        self._multiplexed: dict[str, dict[str, Wakeup]] = {}  # reply channel → wakeups by task channel
+        self._counted: set[str] = set()  # channels whose names carry the number of wakeups
         self._handlers: dict[str, Callable[[bytes], None]] = {}
-        self._changed = asyncio.Event()  # a signal was added or removed
+        self._changed = asyncio.Event()  # a wakeup was added or removed
         self._subscribed: set[str] = set()  # channels subscribed to, confirmed or not
         self._unconfirmed: dict[str, int] = {}  # unanswered SUBSCRIBE requests per channel
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -215,7 +215,7 @@ class PubSubListener:
             self._task = asyncio.create_task(self._stay_connected(), name="a2a-pubsub")
 
     async def stop(self) -> None:
-        """Close the connection, and notify every signal one last time."""
+        """Close the connection, and notify every wakeup one last time."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -225,15 +225,15 @@ class PubSubListener:
 
     @property
     def channels(self) -> int:
-        """Number of channels with a signal or a handler."""
-        return len(self._signals) + len(self._handlers) + len(self._multiplexed)
+        """Number of channels with a wakeup or a handler."""
+        return len(self._wakeups) + len(self._handlers) + len(self._multiplexed)
 
     def listen(
         self, channel: str, *, through: str = "", final_only: bool = False
-    ) -> AbstractAsyncContextManager[LogSignal]:
+    ) -> AbstractAsyncContextManager[Wakeup]:
         """Subscribe to a channel for the duration of a ``with`` block.
 
-        The `LogSignal` of the ``with`` statement is notified of each message of the channel and of each reconnect of
+        The `Wakeup` of the ``with`` statement is notified of each message of the channel and of each reconnect of
         the listener.
 
         A reply channel of this process carries the messages of many channels, each preceded by the channel's name. The
@@ -242,35 +242,35 @@ class PubSubListener:
         Args:
             channel: Name of the channel.
             through: Reply channel that carries the messages, or "" to subscribe to `channel` itself. Only one
-                `LogSignal` for each channel may listen through a reply channel.
-            final_only: True if only final states notify the `LogSignal`.
+                `Wakeup` for each channel may listen through a reply channel.
+            final_only: True if only final states notify the `Wakeup`.
         """
-        signal = LogSignal(self._clock, final_only=final_only)
-        return self._listen_through(through, channel, signal) if through else self._listen(channel, signal)
+        wakeup = Wakeup(self._clock, final_only=final_only)
+        return self._listen_through(through, channel, wakeup) if through else self._listen(channel, wakeup)
 
     @asynccontextmanager
-    async def _listen_through(self, through: str, channel: str, signal: LogSignal) -> AsyncIterator[LogSignal]:
+    async def _listen_through(self, through: str, channel: str, wakeup: Wakeup) -> AsyncIterator[Wakeup]:
         await self.start()
-        signals = self._multiplexed.setdefault(through, {})
-        signals[channel] = signal
+        wakeups = self._multiplexed.setdefault(through, {})
+        wakeups[channel] = wakeup
         try:
             await self._wait_for_confirmation(through)
-            yield signal
+            yield wakeup
         finally:
-            del signals[channel]
+            del wakeups[channel]
 
     @asynccontextmanager
-    async def _listen(self, channel: str, signal: LogSignal) -> AsyncIterator[LogSignal]:
+    async def _listen(self, channel: str, wakeup: Wakeup) -> AsyncIterator[Wakeup]:
         await self.start()  # a mounted application receives no startup event
-        self._signals.setdefault(channel, set()).add(signal)
+        self._wakeups.setdefault(channel, set()).add(wakeup)
         try:
             await self._wait_for_confirmation(channel)
-            yield signal
+            yield wakeup
         finally:
-            signals = self._signals[channel]
-            signals.discard(signal)
-            if not signals:
-                del self._signals[channel]
+            wakeups = self._wakeups[channel]
+            wakeups.discard(wakeup)
+            if not wakeups:
+                del self._wakeups[channel]
                 self._changed.set()
 
     async def on_message(self, channel: str, handler: Callable[[bytes], None]) -> None:
@@ -282,7 +282,7 @@ class PubSubListener:
     async def _wait_for_confirmation(self, channel: str) -> None:
         """Wait until the subscription to `channel` is confirmed or the connection is down."""
         if not self._up or (channel in self._subscribed and channel not in self._unconfirmed):
-            return  # the reconnect notifies signals that were added while the connection was down
+            return  # the reconnect notifies wakeups that were added while the connection was down
         self._changed.set()
         confirmation: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(channel, []).append(confirmation)
@@ -321,7 +321,7 @@ class PubSubListener:
     async def _keep_count(self) -> None:
         """Publish the number of followed tasks in the name of a channel, which operators see in PUBSUB CHANNELS."""
         while True:
-            count_channels = {f"{through}:{len(signals)}" for through, signals in self._multiplexed.items() if signals}
+            count_channels = {f"{through}:{len(wakeups)}" for through, wakeups in self._multiplexed.items() if wakeups}
             if count_channels != self._counted:
                 self._counted = count_channels
                 self._changed.set()
@@ -330,7 +330,7 @@ class PubSubListener:
     async def _update(self, pubsub: Any) -> None:
         """Subscribe to new channels and unsubscribe from unused ones."""
         self._changed.clear()
-        channels = self._signals.keys() | self._handlers.keys() | self._multiplexed.keys() | self._counted
+        channels = self._wakeups.keys() | self._handlers.keys() | self._multiplexed.keys() | self._counted
         new_channels, unused_channels = channels - self._subscribed, self._subscribed - channels
         self._subscribed = set(channels)
         for channel in new_channels:
@@ -362,10 +362,10 @@ class PubSubListener:
     def _dispatch(self, channel: str, message: bytes) -> None:
         if channel in self._multiplexed:
             name, _, message = message.partition(b" ")
-            if signal := self._multiplexed[channel].get(name.decode()):
-                signal.receive(message)
-        for signal in self._signals.get(channel, ()):
-            signal.receive(message)
+            if wakeup := self._multiplexed[channel].get(name.decode()):
+                wakeup.receive(message)
+        for wakeup in self._wakeups.get(channel, ()):
+            wakeup.receive(message)
         if channel in self._handlers:
             self._handlers[channel](message)
 
@@ -392,5 +392,5 @@ class PubSubListener:
                 future.set_result(None)
 
     def _notify_all(self) -> None:
-        for signal in chain(*self._signals.values(), *(signals.values() for signals in self._multiplexed.values())):
-            signal.notify()
+        for wakeup in chain(*self._wakeups.values(), *(wakeups.values() for wakeups in self._multiplexed.values())):
+            wakeup.notify()
