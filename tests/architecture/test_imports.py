@@ -95,6 +95,7 @@ ONLY_TYPES = {
     ("a2a_celery/execution/agents/blocking_turn.py", "agents"),
     ("a2a_celery/execution/celery/worker_signals.py", "agent_worker"),
     ("a2a_celery/agents.py", "caller"),
+    ("a2a_celery/store/client/connection.py", "client"),
     ("a2a_celery/features/questions/turn.py", "agents"),
     ("a2a_celery/features/questions/turn.py", "open_run"),
     ("a2a_celery/features/sessions/turn.py", "agents"),
@@ -132,6 +133,7 @@ FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/lifecycle/answers.py": "jsonschema takes 0.1 s to import, and most processes validate no answer",
     "a2a_celery/client/connection/transports.py": "grpc is an extra",
     "a2a_celery/store/blobs/object_store.py": "fsspec is an extra",
+    "a2a_celery/store/client/connection.py": "most deployments do not wait for replicas",
     "a2a_celery/telemetry/tracing.py": "OpenTelemetry is an extra",
 }
 """Files whose functions may import modules, with the reason. The import is expensive, or the module may be missing."""

@@ -23,7 +23,7 @@ from a2a_celery.lifecycle.states import COMPLETED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.client import replication
-from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
+from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS, REPLICA_TIMEOUT_MS
 from a2a_celery.store.runs.commands import append
 from a2a_celery.store.tasks.commands import create_task, read_task, request_cancel
 from a2a_celery.store.tasks.signals import SignalStored, send_signal
@@ -53,7 +53,7 @@ def test_each_script_that_may_end_a_task_is_listed() -> None:
 def test_an_append_is_confirmed_if_it_ends_the_task(keys: Keys) -> None:
     def is_confirmed(*events: RunRecord) -> bool:
         operation = append(keys, RunRef("t", 1), token="t", written_count=0, events=events)
-        return replication.Replicas(1).confirm(operation)
+        return replication.Replicas(1, REPLICA_TIMEOUT_MS).confirm(operation)
 
     assert is_confirmed(chunk("a"), status(COMPLETED))
     assert is_confirmed(Message(role=Role.ROLE_AGENT)), "the message completes the task"
@@ -132,7 +132,7 @@ async def test_an_accepted_message_that_no_replica_confirms_is_refused_and_a_rep
 def test_the_error_of_wait_is_the_reason_of_the_refusal(keys: Keys) -> None:
     signal = send_signal(keys, ANN, "t", name="go", payload=b"1", signal_id="s")
 
-    [refusal] = replication.Replicas(1).checked(
+    [refusal] = replication.Replicas(1, REPLICA_TIMEOUT_MS).checked(
         [signal], [b"stored"], ResponseError("WAIT cannot be used with replica instances")
     )
 

@@ -11,7 +11,7 @@ from a2a_celery.dispatch.queues import FIRST_DELAY, LONGEST_DELAY, MAX_RETURNS
 from a2a_celery.execution.process.leases import RENEWALS_PER_LEASE
 from a2a_celery.execution.process.prefetched import REPORT_BATCH, REPORT_INTERVAL
 from a2a_celery.settings import Settings
-from a2a_celery.store.client.replication import REPLICA_TIMEOUT_MS
+from a2a_celery.store.client.connection import REPLICA_TIMEOUT_MS
 from a2a_celery.store.log.long_tasks import PAGE as LOG_PAGE
 from a2a_celery.store.log.pubsub import POLL_INTERVAL
 from a2a_celery.store.operation import SCRIPTS

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 import redis.asyncio
@@ -35,8 +35,10 @@ from .redis_clients import (
     sync_client,
     translate_error,
 )
-from .replication import REPLICA_TIMEOUT_MS, Replicas
 from .round_trips import Command, RoundTrips, command_of
+
+if TYPE_CHECKING:
+    from .replication import Replicas
 
 T = TypeVar("T")
 
@@ -47,6 +49,9 @@ RETRY_TIMEOUT = 30.0
 """Seconds for which `run_with_retry` retries while the store is unavailable."""
 
 RETRY_INTERVAL = 0.5
+
+REPLICA_TIMEOUT_MS = 1000
+"""Milliseconds that replicas may take to confirm a write."""
 
 SHOWN = frozenset({"create_task", "continue_task", "request_cancel", "claim_run", "settle_run", "release_run"})
 """Scripts whose executions have their own spans."""
@@ -119,7 +124,7 @@ class AsyncStore:
         replica_timeout_ms: int = REPLICA_TIMEOUT_MS,
     ) -> None:
         self._blobs = blobs
-        self._replicas = Replicas(wait_replicas, replica_timeout_ms)
+        self._replicas = _replicas_of(wait_replicas, replica_timeout_ms)
         retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
         options = _options(retry, timeout=None)  # see `RoundTrips`
         # sufficient connections for the senders, the blobs, and a ping
@@ -199,7 +204,7 @@ class AsyncStore:
 
     async def _ask(self, operation: Operation[Any]) -> Any:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        lane = self._confirmed_lane if self._replicas.confirm(operation) else self._lane
+        lane = self._confirmed_lane if self._replicas is not None and self._replicas.confirm(operation) else self._lane
         lane.waiting.append((operation, reply))
         if len(lane.senders) < MAX_SENDERS:
             sender = asyncio.create_task(self._send_waiting(lane), name="a2a-store")
@@ -266,10 +271,18 @@ class AsyncStore:
     async def _run_pipeline(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
         """Send operations in one pipeline, wait for replicas if necessary, and return the replies or errors."""
         commands = [command_of(operation, with_text=with_text) for operation in operations]
-        if not self._replicas.confirm(operations[0]):  # all operations belong to one lane
+        if self._replicas is None or not self._replicas.confirm(operations[0]):  # all operations belong to one lane
             return await self._round_trips.make(commands)
         *results, confirmations = await self._round_trips.make([*commands, self._replicas.command])
         return self._replicas.checked(operations, results, confirmations)
+
+
+def _replicas_of(count: int, timeout_ms: int = REPLICA_TIMEOUT_MS) -> Replicas | None:
+    if not count:
+        return None
+    from .replication import Replicas  # noqa: PLC0415 - most deployments do not wait for replicas
+
+    return Replicas(count, timeout_ms)
 
 
 async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
@@ -320,7 +333,7 @@ class SyncStore:
         self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0, timeout: float = SOCKET_TIMEOUT
     ) -> None:
         self._blobs = blobs
-        self._replicas = Replicas(wait_replicas)
+        self._replicas = _replicas_of(wait_replicas)
         retry = PrimaryRetry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES, RETRY_TIMEOUTS * timeout)
         self.redis = sync_client(url, **_options(retry, timeout))
         self._redis_blobs = SyncRedisBlobs(blobs.keys, self.redis) if blobs is not None else None
@@ -371,7 +384,7 @@ class SyncStore:
             raise translate_error(e, operation.script.name) from e
 
     def _execute(self, operation: Operation[Any], command: Command) -> Any:
-        if not self._replicas.confirm(operation):
+        if self._replicas is None or not self._replicas.confirm(operation):
             return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]
         with self.redis.pipeline(transaction=False) as pipeline:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]

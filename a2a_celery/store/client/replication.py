@@ -18,9 +18,6 @@ from .round_trips import Command
 
 logger = logging.getLogger(__name__)
 
-REPLICA_TIMEOUT_MS = 1000
-"""Milliseconds that replicas may take to confirm a write."""
-
 ACCEPTING = frozenset({"create_task", "continue_task", "send_signal"})
 """Scripts that accept a message or a signal. If the write is not confirmed, the call raises `StoreUnavailable`,
 although the write may take effect."""
@@ -42,11 +39,11 @@ class Replicas:
     task.
 
     Args:
-        count: Number of replicas that must confirm a write. With 0, no write waits for replicas.
+        count: Number of replicas that must confirm a write, at least 1.
         timeout_ms: Milliseconds that the replicas may take.
     """
 
-    def __init__(self, count: int, timeout_ms: int = REPLICA_TIMEOUT_MS) -> None:
+    def __init__(self, count: int, timeout_ms: int) -> None:
         self._count = count
         self._timeout_ms = timeout_ms
 
@@ -57,7 +54,7 @@ class Replicas:
 
     def confirm(self, operation: Operation[Any]) -> bool:
         """Return True if replicas must confirm `operation`."""
-        return self._count > 0 and (operation.script.name in ACCEPTING | ENDING or operation.ends_task)
+        return operation.script.name in ACCEPTING | ENDING or operation.ends_task
 
     def checked(self, operations: Sequence[Operation[Any]], replies: Sequence[Any], confirmations: Any) -> list[Any]:
         """Return the replies of writes after WAIT.
