@@ -123,7 +123,7 @@ MUTATIONS = {
     ),
     "the message of a blocked run is published": (
         "tasks/create_task.lua",
-        "if not blocked then publish_sections(keys, run) end",
+        "not blocked and publish_sections(keys, run)",
         "publish_sections(keys, run)",
     ),
     "an archived task stays in its indexes": (

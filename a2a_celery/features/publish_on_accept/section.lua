@@ -2,7 +2,8 @@
 -- fields of PushedMessage in section.py.
 -- requires: runs, time
 
--- Push the message of the run that `r` describes. A refused command does not prevent the other writes of the script.
+-- Push the message of the run that `r` describes, and return true if it was pushed. A refused command does not prevent the
+-- other writes of the script.
 local function publish(publish_on_accept, keys, r)
   local message = publish_on_accept
   if message.run ~= run_name(r) then return end
@@ -16,4 +17,5 @@ local function publish(publish_on_accept, keys, r)
   if not is_pushed then return end
   redis.call('HSET', keys.record, 'published_at', micros(r.run) .. ' ' .. micros(now()))
   redis.call('ZADD', r.dispatch, 'XX', micros(now() + message.delay_us), message.run)
+  return true
 end

@@ -61,5 +61,5 @@ end
 if config then save_config(keys, load_record(keys), config, 0) end
 accepted_sections(keys, task_id, 1, 0)
 local blocked = is_blocked(keys, run)
-if not blocked then publish_sections(keys, run) end
-return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', is_published(keys, 1), context_id}
+local published = not blocked and publish_sections(keys, run)
+return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', published and '1' or '0', context_id}
