@@ -91,6 +91,15 @@ async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, k
     assert [sum(cost.values()) for cost in costs] == [11, 20, 39], "5 and 7 of them are metrics"
 
 
+async def test_the_record_of_an_echo_has_few_fields(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    task_id = await seeds.create_task()
+    waiting = await store.redis.hlen(keys.task(task_id).record)
+
+    await seeds.claim_run(task_id)
+
+    assert (waiting, await store.redis.hlen(keys.task(task_id).record)) == (16, 21), "the numbers may only fall"
+
+
 async def test_continuing_a_read_costs_one_read_of_a_log_of_any_length(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:

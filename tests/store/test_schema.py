@@ -17,6 +17,7 @@ from redis import Redis, RedisError
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError, StoreUnavailable
+from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, SUBMITTED
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin import schema
@@ -240,7 +241,7 @@ async def test_schema_3_records_the_scopes_of_tasks(
     data_before = await seeds.all_values()
     await store.redis.delete(keys.scopes)
     await store.redis.hset(keys.installation, "schema", 2)
-    [step, _] = pending(2)
+    step = pending(2)[0]
 
     assert await asyncio.to_thread(migrate, sync_store, keys, step, 2, dry_run=True, page_size=1) == 6
     assert not await store.redis.exists(keys.scopes)
@@ -257,7 +258,7 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     keys = Keys("a2a")
     with Redis.from_url(redis_server.store_url) as client:
         dump = load(DUMP, client)
-    first, second = pending(2)
+    first, second, third = pending(2)
     await asyncio.to_thread(migrate, sync_store, keys, first, 2)
     packed_count = len([key async for key in store.redis.scan_iter("a2a:*:log", _type="string")])
     waiting = (entry["task"]["id"] for entry in dump["tasks"] if "INPUT" in entry["task"]["status"]["state"])
@@ -272,6 +273,7 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
 
     assert await run_step(page_size=7) == 0
+    await asyncio.to_thread(migrate, sync_store, keys, third, 4)
     await require_schema(store, keys)
     for entry in dump["tasks"]:
         task_keys = keys.task(entry["task"]["id"])
@@ -286,6 +288,34 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     for record, name in ((keys.task(scheduled.decode()).record, b"nightly"), (live.record, b"weekly")):
         assert await store.redis.hget(record, "joined_indexes") == b"a2a:schedule:%b:" % name
     assert {await store.redis.hget(record, "pause_data") for record in questions} == {b"answer_schema "}
+    assert await leaks(store, keys) == []
+    await store.redis.flushall()  # the keys have the prefix of the dump
+
+
+async def test_schema_5_removes_what_can_be_derived(
+    store: AsyncStore, sync_store: SyncStore, redis_server: EmbeddedRedis
+) -> None:
+    keys = Keys("a2a")
+    with Redis.from_url(redis_server.store_url) as client:
+        load(DUMP, client)
+    *earlier_steps, step = pending(2)
+    for earlier in earlier_steps:
+        await asyncio.to_thread(migrate, sync_store, keys, earlier, earlier.to - 1)
+    run_step = partial(asyncio.to_thread, migrate, sync_store, keys, step, 4)
+    records = [key async for key in store.redis.scan_iter("a2a:*:task")]
+    derived = ("leases", "dispatch", "scope_index", "context_index")
+    with_keys = [record for record in records if await store.redis.hexists(record, "leases")]
+
+    assert await run_step(dry_run=True, page_size=7) == len(with_keys) > 1
+    await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
+
+    assert await run_step(page_size=7) == 0
+    for record in records:
+        assert await store.redis.hmget(record, *derived) == [None] * 4
+    await require_schema(store, keys)
+    for record in with_keys:
+        task_id, context, scope = await store.redis.hmget(record, "task_id", "context", "scope")
+        await store.run(request_cancel(keys, Scope.parse(scope.decode()), task_id.decode(), context.decode()))
     assert await leaks(store, keys) == []
     await store.redis.flushall()  # the keys have the prefix of the dump
 

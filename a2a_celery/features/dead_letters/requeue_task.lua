@@ -29,9 +29,8 @@ if dead and dead.requeued_as == task_id then return {'requeued'} end
 refuse_on_full_store(dead_keys.record)
 if not dead or redis.call('ZREM', resubmittable, task_tag(dead_keys)) == 0 then return {'gone'} end
 local record = new_keys.record
-redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope', dead.scope,
-  'scope_index', dead.scope_index, 'context_index', dead.context_index, 'agent', dead.agent,
-  'retention', retention, 'leases', dead.leases, 'dispatch', dead.dispatch, 'request', request, 'caller', dead.caller,
+redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope', dead.scope, 'agent', dead.agent,
+  'retention', retention, 'request', request, 'caller', dead.caller,
   'working_event', working_event, 'ask_count', dead.ask_count or '0',
   'requeued_from', (dead.requeued_from or '') .. quoted(dead.task_id) .. ' ')
 set_options(record, options)

@@ -22,7 +22,7 @@ from ..keys import Keys
 from ..operation import Operation
 from ..verbs import Digits, Reply, verb
 
-SCHEMA = 4
+SCHEMA = 5
 """Schema that this release reads and writes."""
 
 PAGE = 1000
@@ -65,6 +65,11 @@ def _migrate_to_4(keys: Keys, cursor: str, count: int, is_dry_run: bool) -> Repl
     return Reply(_page)
 
 
+@verb
+def _migrate_to_5(keys: Keys, cursor: str, count: int, is_dry_run: bool) -> Reply[tuple[str, int]]:
+    return Reply(_page)
+
+
 STEPS: Sequence[Migration] = (
     Migration(
         1,
@@ -82,6 +87,7 @@ STEPS: Sequence[Migration] = (
         _migrate_to_4,
         "converts the data of open questions, and the packed logs of ended tasks, which become up to a third larger",
     ),
+    Migration(5, _migrate_to_5, "removes the names of lists and indexes from the records of tasks"),
 )
 
 

@@ -19,11 +19,10 @@ end
 
 -- Store the options of a run, and the options that are read often in separate fields.
 local function set_options(record, options)
-  redis.call('HSET', record, 'options', options)
   if options == '' then
-    redis.call('HDEL', record, 'begins_at', 'trace')
+    redis.call('HDEL', record, 'options', 'begins_at', 'trace')
   else
-    redis.call('HSET', record, 'begins_at', micros(begins_at(options)), 'trace', trace_of(options))
+    redis.call('HSET', record, 'options', options, 'begins_at', micros(begins_at(options)), 'trace', trace_of(options))
   end
 end
 

@@ -12,11 +12,11 @@ local PACKED_BYTES = 131072 -- maximum bytes of the string
 -- In contents of more bytes, the ids take a small part, and the search for ids takes long.
 local SPLIT_BYTES, SPLIT_BYTES_PER_ENTRY = 4096, 256
 
--- Fields that are not copied: fields that `load_record` derives, fields that `save_record` writes afterwards unless they
--- have default values, and fields about the publication of an open run.
-local OMITTED = {status = true, scope_index = true, context_index = true, leases = true, dispatch = true,
-  recorded_at = true, has_message = true, phase = true, runner = true, cancel_requested = true, nonce = true,
-  published_at = true, prefetched = true, unreported_since = true}
+-- Fields that are not copied: fields that `save_record` writes afterwards unless they have default values, and fields
+-- about the publication of an open run.
+local OMITTED = {status = true, recorded_at = true, seq = true, turn = true, attempt = true, has_message = true, phase = true,
+  token = true, runner = true, cancel_requested = true, nonce = true, published_at = true, prefetched = true,
+  unreported_since = true}
 
 -- Return the index of the event in a log entry.
 local function start_of_event(entry) return string.find(entry, ' ', 1, true) + 1 end
@@ -28,11 +28,12 @@ local function has_blobs(entry) return string.byte(entry, start_of_event(entry))
 local function rewrite_record(keys, r, artifacts)
   local fields, kept = redis.call('HGETALL', keys.record), {}
   for i = 1, #fields, 2 do
-    if not OMITTED[fields[i]] then kept[#kept + 1], kept[#kept + 2] = fields[i], fields[i + 1] end
+    local field, value = fields[i], fields[i + 1]
+    if not OMITTED[field] and value ~= DEFAULTS[field] then kept[#kept + 1], kept[#kept + 2] = field, value end
   end
   for i, artifact_id in ipairs(artifacts) do artifacts[i] = keys.chunks .. artifact_id end
   redis.call('DEL', keys.record, keys.log, keys.history, keys.artifacts, keys.execution, unpack(artifacts))
-  redis.call('HSET', keys.record, unpack(without_defaults(r, kept)))
+  redis.call('HSET', keys.record, unpack(kept))
 end
 
 -- Return the ids that most entries contain.

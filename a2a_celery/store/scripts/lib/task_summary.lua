@@ -23,7 +23,7 @@ local function task_summary(keys, score)
   if not summary[1] then return nil end
   local times = redis.call('HMGET', record, 'entered_at', 'begins_at', 'unblocked_at', 'resumed_at', 'token')
   local was_claimed = (times[5] or '') ~= ''
-  summary[10] = summary[10] or was_claimed and DEFAULTS.max_attempts -- a packed record lacks the default value
+  summary[9], summary[10] = summary[9] or micros(DEFAULTS.attempt), summary[10] or was_claimed and DEFAULTS.max_attempts
   summary[14] = micros(math.max(summary[7], times[2] or 0, times[3] or 0, times[4] or 0))
   summary[15] = failed_status(keys, summary)
   summary[16] = tonumber(summary[6]) == FAILED and micros(redis.call('HEXISTS', record, 'request')) or '0'

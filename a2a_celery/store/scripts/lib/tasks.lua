@@ -2,15 +2,13 @@
 
 -- Fields of a record. A field without a value is absent, unless stated otherwise. The fields in DEFAULTS have a value
 -- if they are absent.
---   task_id, scope, scope_index, context_index
---                              identity of the task, and the prefixes of its indexes
+--   task_id, scope             identity of the task
 --   agent, context             agent, and context id of the request
 --   state, at, status, has_message
 --                              current status: number of the state, time in µs, event that set the status, '1' if the
 --                              status has a message
 --   entered_at                 µs at which the task entered its state, if that was before `at`
---   packed                     '1' if the task is packed, see lib/packed.lua; a packed record lacks `status` and the
---                              fields that derive_keys sets
+--   packed                     '1' if the task is packed, see lib/packed.lua; a packed record lacks `status`
 --   version, recorded_at       number of the newest log entry, and the µs at which it was recorded (`at` if absent)
 --   run, phase, token, runner, seq
 --                              newest run: its number; 'queued', 'running', 'delegated' (to a canvas), 'suspended'
@@ -26,7 +24,7 @@
 --                              see lib/family.lua
 --   request, caller            request of the run, and its caller; deleted when the task ends, unless the task
 --                              can be resubmitted, see lib/retirement.lua
---   options                    JSON of the options with which the run is published, '' for the agent's own options;
+--   options                    JSON of the options with which the run is published; absent for the agent's own options;
 --                              deleted with the request
 --   begins_at, trace           not_before_us and the W3C traceparent of the options; absent without options. When the
 --                              task ends, `trace` is kept only if the task has webhooks
@@ -86,7 +84,6 @@
 --                              space, without configs whose delivery was given up
 --   deliveries, dead_deliveries
 --                              keys of the lists of delivery cursors; present if the task has configs
---   leases, dispatch           keys of the lists of claimed and of queued runs
 --   queue                      key of the agent's bounded queue; absent if the queue has no limit
 --   reply_channel, final_only  notification channel of the gateway that created the task; '1' if the channel receives
 --                              final states only. Both are deleted when the task ends
@@ -106,45 +103,51 @@
 --   quota_account              account whose sum of stored bytes includes the task; absent without a limit of stored
 --                              bytes
 
-local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at', 'task_id',
-  'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner',
-  'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
+local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at',
+  'has_message', 'phase', 'token', 'runner', 'cancel_requested', 'nonce', 'status', 'task_id',
+  'scope', 'context', 'retention', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
   'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
   'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'parent',
   'code_version', 'claimed_version', 'journal_blobs', 'joined_indexes', 'packed', 'blobs'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
+local SAVED = 17   -- save_record writes the first fields, of which `status` is the last
 
--- Values of fields that are absent from a new or a packed record.
-local DEFAULTS = {has_message = '0', phase = '', token = '', runner = '', cancel_requested = '0', nonce = '',
-  max_attempts = '1'}
+-- Values of fields that are absent from a record.
+local DEFAULTS = {seq = 0, turn = 1, attempt = 1, has_message = '0', phase = '', token = '', runner = '',
+  cancel_requested = '0', nonce = '', max_attempts = '1'}
 
 -- Give the table of a new task the default values.
 local function with_defaults(r) return setmetatable(r, {__index = DEFAULTS}) end
 
--- Set the fields of a packed task that can be derived from its keys, scope and context.
-local function derive_keys(keys, r)
-  local prefix = string.match(keys.record, '^(.*):{') .. ':'
-  r.leases, r.dispatch, r.scope_index = prefix .. 'leases', prefix .. 'dispatch', prefix .. 'tasks:' .. r.scope .. ':'
-  r.context_index = prefix .. 'context:' .. r.scope .. ':' .. quoted(r.context) .. ':'
-end
+-- Functions that return the keys of the lists of claimed and of queued runs, and the prefixes of the indexes of a task.
+local DERIVED = {
+  leases = function(prefix) return prefix .. ':leases' end,
+  dispatch = function(prefix) return prefix .. ':dispatch' end,
+  scope_index = function(prefix, r) return prefix .. ':tasks:' .. r.scope .. ':' end,
+  context_index = function(prefix, r) return prefix .. ':context:' .. r.scope .. ':' .. quoted(r.context) .. ':' end,
+}
 
--- Return the record as a table, or nil if the task does not exist. Large and rarely used fields (request, caller …) are
--- read on access, so that the cost of an append does not depend on the size of the request. An absent field of FIELDS
--- has its value in DEFAULTS, or is false.
+-- Return the record as a table, or nil if the task does not exist. The table also has the fields of DERIVED. Large and
+-- rarely used fields (request, caller …) are read on access, so that the cost of an append does not depend on the size of
+-- the request. An absent field of FIELDS has its value in DEFAULTS, or is false.
 local function load_record(keys)
   local values = redis.call('HMGET', keys.record, unpack(FIELDS))
-  if not values[NUMBERS + 1] then return nil end
-  local r = {}
+  if not values[SAVED + 1] then return nil end
+  local r = {stored = values}
   for i, field in ipairs(FIELDS) do
     r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] or DEFAULTS[field] or false
   end
   r.recorded_at = r.recorded_at or r.at
-  if r.packed then derive_keys(keys, r) end
   -- changes of this script
   r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
   r.before_us = r.recorded_at -- time of the newest entry before this script
-  return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys.record, field) or nil end})
+  return setmetatable(r, {__index = function(_, field)
+    local derive = DERIVED[field]
+    if not derive then return redis.call('HGET', keys.record, field) or nil end
+    r[field] = derive(string.match(keys.record, '^(.*):{'), r)
+    return r[field]
+  end})
 end
 
 -- Return the time for a new log entry: the time of the server, or a later time if the previous entry is not earlier.
@@ -152,26 +155,19 @@ local function next_timestamp(r)
   return math.max(now(), (r.at or 0) + 1, (r.recorded_at or 0) + 1)
 end
 
--- Return the pairs of field and value without those that load_record derives.
-local function without_defaults(r, values)
-  local kept = {}
-  for i = 1, #values, 2 do
-    local field, value = values[i], values[i + 1]
-    if value ~= DEFAULTS[field] and not (field == 'recorded_at' and r.recorded_at == r.at) then
-      kept[#kept + 1], kept[#kept + 2] = field, value
-    end
-  end
-  return kept
-end
-
--- Write the fields that a script may have changed. A packed record lacks fields with default values.
+-- Write the fields that the script has changed. A field that is not stored and has its default value is not written. A
+-- record that was packed lacks all fields with default values.
 local function save_record(keys, r)
   count_growth(r)
-  local values = {'size', micros(r.size), 'largest', micros(r.largest), 'state', micros(r.state), 'at', micros(r.at),
-    r.packed and 'packed' or 'status', r.packed or r.status, 'has_message', r.has_message,
-    'version', micros(r.version), 'recorded_at', micros(r.recorded_at or 0), 'run', micros(r.run), 'phase', r.phase,
-    'token', r.token, 'runner', r.runner,
-    'seq', micros(r.seq), 'turn', micros(r.turn), 'attempt', micros(r.attempt),
-    'cancel_requested', r.cancel_requested, 'nonce', r.nonce}
-  redis.call('HSET', keys.record, unpack(r.packed and without_defaults(r, values) or values))
+  local stored, values = not r.packed and r.stored or {}, r.packed and {'packed', r.packed} or {}
+  for i = 1, r.packed and SAVED - 1 or SAVED do
+    local field = FIELDS[i]
+    local value = r[field]
+    local is_default = value == DEFAULTS[field] or field == 'recorded_at' and (value or 0) == r.at
+    if i <= NUMBERS then value = micros(value or 0) end
+    if value ~= stored[i] and (stored[i] or not is_default) then
+      values[#values + 1], values[#values + 2] = field, value
+    end
+  end
+  if values[1] then redis.call('HSET', keys.record, unpack(values)) end
 end

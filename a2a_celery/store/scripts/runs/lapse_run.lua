@@ -24,7 +24,7 @@ elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts) then
   r.run, r.attempt, r.seq, r.phase, r.token = r.run + 1, r.attempt + 1, 0, 'queued', ''
   redis.call('HDEL', keys.record, 'republish_count', 'lost_processes')
   local options = without_latest_start(r.options or '')
-  if options ~= r.options then replace_options(keys, r, options) end
+  if options ~= (r.options or '') then replace_options(keys, r, options) end
   enter_queue(r)
   redis.call('ZADD', r.dispatch, micros(now() + delay_us), run_name(r))
   reply = {'again', micros(r.run), options}

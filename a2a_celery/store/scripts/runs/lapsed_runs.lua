@@ -27,7 +27,7 @@ for _, name in ipairs(due) do
   local r = redis.call('HMGET', record, 'run', 'agent', 'attempt', 'max_attempts',
     'returned_run', 'worker', 'options')
   if r[1] == run then
-    local values = {task_id, run, r[2], r[3], r[4] or '1', r[5] == run and '1' or '0', r[6] or '', called_task(r[7])}
+    local values = {task_id, run, r[2], r[3] or '1', r[4] or '1', r[5] == run and '1' or '0', r[6] or '', called_task(r[7])}
     for _, value in ipairs(values) do reply[#reply + 1] = value end
   else
     redis.call('ZREM', leases, name)

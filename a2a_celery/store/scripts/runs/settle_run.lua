@@ -11,7 +11,7 @@ if missing_blob then return missing_blob end
 local r = load_record(keys)
 local version, state, known_run = settled_before(r, token)
 if known_run == '' then return {'settled', version, state, '', '', ''} end
-if known_run then return {'settled', version, state, known_run, r.options, r.task_id} end
+if known_run then return {'settled', version, state, known_run, r.options or '', r.task_id} end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if r.phase ~= 'running' then return {'settled', micros(r.version), micros(r.state), '', '', ''} end
 local missing = missing_events(keys, r, written_count)

@@ -31,11 +31,9 @@ if parent and waits_for_itself(keys, parent, context_queue) then return {'waits_
 if parent then task_event = task_event .. parent_arguments.suffix end
 local at = now()
 local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0) + keep_blobs(keys, {})
-redis.call('HSET', keys.record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
-  'context_index', context_index, 'agent', agent, 'retention', retention, 'leases', leases, 'dispatch', dispatch,
-  'request', request, 'caller', caller, 'options', '', 'working_event', working_event, 'state', SUBMITTED, 'at', micros(at),
-  'status', status_event, 'version', 1, 'run', 1, 'phase', 'queued', 'seq', 0, 'turn', 1, 'attempt', 1, 'size', size,
-  'largest', #task_event)
+redis.call('HSET', keys.record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'agent', agent,
+  'retention', retention, 'request', request, 'caller', caller, 'working_event', working_event, 'state', SUBMITTED,
+  'at', micros(at), 'status', status_event, 'version', 1, 'run', 1, 'phase', 'queued', 'size', size, 'largest', #task_event)
 if options ~= '' then set_options(keys.record, options) end
 if metadata then merge_metadata(keys, metadata) end
 if parent then
