@@ -49,7 +49,6 @@ from ..store.tasks.commands import BrokerMessage, ReplyChannel, TaskLimits, crea
 from ..store.tasks.family import Parent
 from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
-from ..store.webhooks.push_configs import NewPushConfig
 from ..telemetry.tracing import trace_to_keep
 from .errors import MAX_ID_LENGTH, invalid, invalid_fields
 
@@ -429,7 +428,6 @@ class NewTasks:
         messages: BrokerMessages,
         *,
         limits: TaskLimits | None,
-        push: NewPushConfig | None,
         reply_channel: ReplyChannel | None,
         metadata: Struct | None,
         sections: Sequence[Section[R]],
@@ -459,7 +457,6 @@ class NewTasks:
             options=options.to_json(),
             metadata=metadata,
             sections=[*sections, *sections_for_message(self._agent, self._keys, scope, params)],
-            push=push,
             serialize_context=self._agent.serialize_context,
             limits=limits,
             reply_channel=reply_channel,

@@ -29,7 +29,7 @@
 --   options                    JSON of the options with which the run is published, '' for the agent's own options;
 --                              deleted with the request
 --   begins_at, trace           not_before_us and the W3C traceparent of the options; absent without options. When the
---                              task ends, `trace` is kept only if the task has webhooks
+--                              task ends, `trace` is kept only if the task has cursors
 --   working_event, canceled_event
 --                              WORKING event for the next claim; CANCELED event of a requested cancellation. Both are
 --                              deleted when the task ends
@@ -82,10 +82,8 @@
 --                              lib/pauses.lua
 --   requeued_from              quoted ids of the resubmitted tasks before this task, each followed by a space; read by
 --                              sections
---   enabled_configs            quoted ids of the push-notification configs that receive events, each followed by a
---                              space, without configs whose delivery was given up
---   deliveries, dead_deliveries
---                              keys of the lists of delivery cursors; present if the task has configs
+--   enabled_configs, deliveries, dead_deliveries
+--                              see lib/cursors.lua
 --   leases, dispatch           keys of the lists of claimed and of queued runs
 --   queue                      key of the agent's bounded queue; absent if the queue has no limit
 --   reply_channel, final_only  notification channel of the gateway that created the task; '1' if the channel receives
@@ -142,7 +140,7 @@ local function load_record(keys)
   r.recorded_at = r.recorded_at or r.at
   if r.packed then derive_keys(keys, r) end
   -- changes of this script
-  r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
+  r.cursors_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
   r.before_us = r.recorded_at -- time of the newest entry before this script
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys.record, field) or nil end})
 end
