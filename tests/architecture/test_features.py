@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from a2a_celery.store.operation import required_libraries
+
 from .source import PACKAGE, ROOT
 
 NAMES = {
@@ -130,3 +132,15 @@ def test_no_other_code_names_a_feature(feature: str) -> None:
     reports = REPORTS | FURTHER_REPORTS[feature] if public else set()
     assert {name for name in found if found[name] & public} == reports
     assert {name: names - public for name, names in found.items() if names - public} == {}
+
+
+def test_no_script_of_the_core_requires_a_library_of_a_feature() -> None:
+    of_features = {path.stem for path in (ROOT / PACKAGE / "features").glob("*/scripts/lib/*.lua")}
+    scripts = (ROOT / PACKAGE / "store" / "scripts").rglob("*.lua")
+
+    assert of_features
+    assert {
+        path.name: libraries
+        for path in scripts
+        if (libraries := of_features.intersection(required_libraries(path.read_text(encoding="utf-8"))))
+    } == {}
