@@ -21,7 +21,7 @@ import a2a_celery.gateway.protocol_errors
 PACKAGE = Path(a2a_celery.__file__).parent
 PLACEHOLDER = "…"
 NO_PLAIN_ERROR = "—"
-REQUEST_PACKAGES = ("operations", "gateway", "store")
+REQUEST_PACKAGES = ("operations", "gateway", "store", "features")
 """Packages whose protocol errors are responses to requests."""
 
 SYSTEM_ERROR = -32603
@@ -84,7 +84,7 @@ def refusal_texts() -> Iterator[str]:
 
 def command_texts() -> Iterator[str]:
     """Yield the list of the commands' error texts."""
-    texts = error_texts(COMMAND_ERRORS, lambda module: module.parts[0] == "cli")
+    texts = error_texts(COMMAND_ERRORS, lambda module: module.parts[0] == "cli" or module.name == "command.py")
     yield from ("", *_bullets(set().union(*texts.values())))
 
 

@@ -12,7 +12,6 @@ from .client.task_commands import cancel, get, list_, send, tail
 from .dev.command import dev_options, examples, run_dev
 from .dev.supervisor import AppLocation, DevOptions
 from .doctor.command import doctor
-from .operator.deliveries import deliveries
 from .operator.drain import drain
 from .operator.migrate import migrate
 from .operator.signal_task import signal_task
@@ -56,6 +55,6 @@ def dev(context: click.Context, /, shows_examples: bool, **chosen: Any) -> None:
 
 
 CLIENT = (send, get, tail, cancel, list_)
-OPERATOR = (signal_task, deliveries, doctor, drain, stats, top, migrate)
+OPERATOR = (signal_task, doctor, drain, stats, top, migrate)
 for command in (gateway, watcher, *CLIENT, *OPERATOR, *COMMANDS):
     a2a.add_command(command)

@@ -1,15 +1,21 @@
-"""Features in the command line: the commands that belong to features, and what other commands show of them."""
+"""Features in the command line: the commands and checks that belong to features, and what other commands show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from ..cli.doctor.findings import Findings
 from ..store import Keys, SyncStore
 from .dead_letters.command import command as requeue_command
 from .dead_letters.requeue import requeue_note
+from .webhooks.check import check_webhooks
+from .webhooks.command import deliveries as deliveries_command
 
-COMMANDS = (requeue_command,)
+COMMANDS = (requeue_command, deliveries_command)
 """Commands of ``celery a2a`` that belong to features."""
 
 TASK_NOTES: Sequence[Callable[[SyncStore, Keys, str], str | None]] = (requeue_note,)
 """Functions that return the line that ``a2a get --store`` shows after a task, or None for no line."""
+
+CHECKS: Mapping[str, Callable[[SyncStore, Keys], Findings]] = {"webhooks": check_webhooks}
+"""Checks of ``a2a doctor`` that belong to features, by the name in its JSON output."""

@@ -27,6 +27,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..crypto.sealing import sealer_of
 from ..dispatch import Publisher
 from ..errors import ConfigError
+from ..features.operations import GATEWAY_FEATURES
 from ..operations.publication import RunPublisher
 from ..operations.requests import check_input_modes
 from ..operations.service import TaskService
@@ -67,7 +68,6 @@ from .middleware.bodies import LargeResponseMiddleware, NoStoreMiddleware
 from .middleware.operation import TraceContext
 from .middleware.service_parameters import Endpoint, echo_extensions
 from .operations.limits import OwnerLimits
-from .operations.push_configs import PushConfigs
 from .operations.task_reader import TaskReader
 from .operator.api import MAX_BODY, OperatorApi
 from .operator.api import PATH as OPERATOR_PATH
@@ -132,13 +132,10 @@ class GatewayServices:
         self.metrics = self.refusal_log.metrics = Metrics(self.store, keys, agents, clock)
         self.metrics.declare_refused_callers(REASONS)
         self._limits = limits = OwnerLimits(settings, self.store, keys, agents, self.metrics, clock)
-        self._push = (
-            PushConfigs(settings, self._sealer, self.store, keys, task_reader, limits)
-            if self._sealer is not None
-            else None
-        )
+        opened = (open_feature(self._service, task_reader, limits) for open_feature in GATEWAY_FEATURES)
+        self._features = [feature for feature in opened if feature is not None]
         follower = LogFollower(self.store, keys, self._listener)
-        shared = (settings, follower, self._service, self.shutdown, self._push, limits, task_reader)
+        shared = (settings, follower, self._service, self.shutdown, self._features, limits, task_reader)
         self.inbox = inbox_route(agents, self.store, keys, limits, self.refusal_log)
         self.operator_api = OperatorApi(
             app, agents, settings, self.store, keys, limits, self.refusal_log, self._service, clock
@@ -159,7 +156,7 @@ class GatewayServices:
             stack.push_async_callback(self.store.aclose)
             stack.push_async_callback(self._service.runs.aclose)
             stack.callback(self._limits.close)
-            for service in (self._push, self._archive):
+            for service in (*self._features, self._archive):
                 if service is not None:
                     stack.push_async_callback(service.aclose)
             await check_store(self.store, self._keys, self._settings, self._sealer)

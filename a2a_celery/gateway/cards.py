@@ -1,4 +1,4 @@
-"""Routes of the agent cards, and of the public keys with which receivers verify webhooks.
+"""Routes of the agent cards, and of the public keys with which receivers verify posts.
 
 A request for protocol 1.0 gets a card with the members of 1.0 only. A request for 0.3 gets a card that also has the
 members of 0.3. A request without a version is a request for 0.3, and the clients of 0.3 and of 1.0 fetch cards without
@@ -295,7 +295,7 @@ def key_routes(settings: Settings) -> list[Route]:
 
 
 def signatures_line(settings: Settings) -> str:
-    """Return a description of the webhooks' signatures and of the published keys, or "" if webhooks are disabled."""
+    """Return a description of the signatures of posts and of the published keys, or "" if nothing is posted."""
     keys = published_keys(settings)
     if not settings.secret_key and not keys:
         return ""

@@ -8,10 +8,10 @@ Source: A2A specification 3.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
@@ -19,12 +19,8 @@ from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
-    ListTaskPushNotificationConfigsResponse,
     ListTasksRequest,
     ListTasksResponse,
     Message,
@@ -32,10 +28,9 @@ from a2a.types import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
-    TaskPushNotificationConfig,
     TaskState,
 )
-from a2a.utils.errors import PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.task import apply_history_length
 from google.protobuf.message import Message as Proto
 
@@ -43,6 +38,8 @@ from ..agents import Agent
 from ..caller import Caller
 from ..child_tasks import BY_PARENT, CANCELED_BY
 from ..clock import SYSTEM_CLOCK, Clock
+from ..features.feature import GatewayFeature
+from ..features.operations import OPERATIONS as FEATURE_OPERATIONS
 from ..lifecycle import Event, EventId, is_interrupted, is_terminal
 from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
 from ..lifecycle.references import Scope
@@ -59,13 +56,12 @@ from ..store.log.pubsub import Wakeup
 from ..store.tasks.commands import ReplyChannel
 from ..store.tasks.family import read_family
 from ..store.tasks.replies import Accepted, CancelRequested, Known
-from ..store.webhooks.push_configs import NewPushConfig
+from ..store.verbs import Section
 from .auth.refusal_log import RefusalLog
 from .cards import card_of, extended_card
 from .middleware.operation import log_cancel_request, operation
 from .operations import validation as checks
 from .operations.limits import OwnerLimits
-from .operations.push_configs import REPLAYED, PushConfigs
 from .operations.task_reader import StoredTask, TaskReader
 from .operations.turns import TurnFollower, events_of
 from .protocol_errors import LAST_EVENT_ID
@@ -73,6 +69,13 @@ from .shutdown import GatewayShutdown
 
 CANCEL_MARGIN = 2.0
 """Seconds that CancelTask waits for the end of the task in addition to the agent's cancel grace period."""
+
+F = TypeVar("F")
+
+FEATURE_METHODS: Mapping[str, Callable[..., Any]] = {
+    feature.name: operation(feature.name)(feature.perform) for feature in FEATURE_OPERATIONS
+}
+"""Operations that belong to features, by name, as methods of the handler."""
 
 
 class GatewayHandler(RequestHandler):
@@ -85,7 +88,7 @@ class GatewayHandler(RequestHandler):
         follower: LogFollower,
         service: TaskService,
         shutdown: GatewayShutdown,
-        push_configs: PushConfigs | None,
+        features: Sequence[GatewayFeature],
         limits: OwnerLimits,
         task_reader: TaskReader,
         refusal_log: RefusalLog,
@@ -94,8 +97,8 @@ class GatewayHandler(RequestHandler):
         self.agent = agent
         self.metrics, self.limits, self.refusal_log = limits.metrics, limits, refusal_log
         self.shutdown, self.clock = shutdown, clock
-        self._card: AgentCard = card_of(agent, settings)
-        self._push_configs = push_configs
+        self.card: AgentCard = card_of(agent, settings)
+        self._features = features
         self._settings = settings
         self._follower = follower
         self._store: AsyncStore = follower.store
@@ -117,10 +120,10 @@ class GatewayHandler(RequestHandler):
         """
         self._check_send(params, context)
         if params.configuration.return_immediately:
-            accepted = await self._accept(params, context, self._scope(context))
+            accepted = await self._accept(params, context, self.scope(context))
             accepted = await self._turns.with_full_task(accepted)
             return apply_history_length(accepted.task, params.configuration)
-        scope, length = self._scope(context), _history_length(params.configuration)
+        scope, length = self.scope(context), _history_length(params.configuration)
         async with self._accepting(params, context, scope, final_only=True) as (accepted, wakeup):
             end = None
             with self.shutdown.waiting():
@@ -146,9 +149,9 @@ class GatewayHandler(RequestHandler):
             event has occurred for a while.
         """
         self._check_send(params, context)
-        checks.require_streaming(self._card)
+        checks.require_streaming(self.card)
         async with (
-            self._accepting(params, context, self._scope(context)) as (accepted, wakeup),
+            self._accepting(params, context, self.scope(context)) as (accepted, wakeup),
             aclosing(self._turns.stream_pages(accepted, wakeup, params.configuration)) as pages,
         ):
             del params, context, accepted  # a long stream must not keep the request in memory
@@ -166,10 +169,10 @@ class GatewayHandler(RequestHandler):
         with the task.
         """
         self._check(params, context)
-        checks.require_streaming(self._card)
+        checks.require_streaming(self.card)
         last_id = checks.last_event_id(context)
         async with self._follower.listen(params.id) as wakeup:
-            stored_task = await self._task_reader.read(self._scope(context), params.id)
+            stored_task = await self._task_reader.read(self.scope(context), params.id)
             task, newest = stored_task.task, stored_task.newest
             if (last_id is None or stored_task.archived) and is_terminal(task.status.state):
                 state = TaskState.Name(task.status.state)
@@ -213,7 +216,7 @@ class GatewayHandler(RequestHandler):
     async def on_get_task_family(self, params: GetTaskRequest, context: ServerCallContext) -> dict[str, Any]:
         """Return the parent and the children of a task. This operation is not part of A2A."""
         self._check(params, context)
-        family = await self._store.run(read_family(self._keys, self._scope(context), params.id))
+        family = await self._store.run(read_family(self._keys, self.scope(context), params.id))
         if family is None:
             raise not_found(params.id)
         parent = None if family.parent is None else family.parent.to_dict()
@@ -224,7 +227,7 @@ class GatewayHandler(RequestHandler):
         """Return a page of the caller's tasks of this agent, newest status first."""
         self._check(params, context)
         checks.check_list(params)
-        return await self._task_reader.page(self._scope(context), params)
+        return await self._task_reader.page(self.scope(context), params)
 
     @operation("CancelTask")
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
@@ -235,7 +238,7 @@ class GatewayHandler(RequestHandler):
             shuts down.
         """
         self._check(params, context)
-        scope = self._scope(context)
+        scope = self.scope(context)
         async with self._follower.listen(params.id) as wakeup:
             stored_task = await self._task_reader.read(
                 scope, params.id, history_length=0, artifacts=False, resolve_blobs=False
@@ -263,7 +266,7 @@ class GatewayHandler(RequestHandler):
         self._check(params, context)
         body = dict(context.state[checks.SIGNAL])
         body.pop("tenant", None)  # the binding reads the tenant
-        signal, scope = Signal.from_body(body, Sender.CLIENT), self._scope(context)
+        signal, scope = Signal.from_body(body, Sender.CLIENT), self.scope(context)
         checks.require_signal(self.agent, signal.name)
         limits = await self.limits.task_limits()
         answer = await self._service.signal(params.id, signal, scope=scope, limits=limits)
@@ -277,57 +280,13 @@ class GatewayHandler(RequestHandler):
     ) -> AgentCard:
         self._check(params, context)
         card = extended_card(self.agent, self._settings, context)
-        return checks.require_extended_card(self._card, card, context)
+        return checks.require_extended_card(self.card, card, context)
 
-    @operation("CreateTaskPushNotificationConfig")
-    async def on_create_task_push_notification_config(
-        self, params: TaskPushNotificationConfig, context: ServerCallContext
-    ) -> TaskPushNotificationConfig:
-        """Register a webhook for the later events of a task."""
-        return await self._push(params, context).create(self._scope(context), params, context)
-
-    @operation("GetTaskPushNotificationConfig")
-    async def on_get_task_push_notification_config(
-        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
-    ) -> TaskPushNotificationConfig:
-        """Return a config without its secrets."""
-        return await self._push(params, context).get(self._scope(context), params.task_id, params.id)
-
-    @operation("ListTaskPushNotificationConfigs")
-    async def on_list_task_push_notification_configs(
-        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
-    ) -> ListTaskPushNotificationConfigsResponse:
-        """Return the configs of a task without their secrets."""
-        return await self._push(params, context).list(self._scope(context), params)
-
-    @operation("DeleteTaskPushNotificationConfig")
-    async def on_delete_task_push_notification_config(
-        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
-    ) -> None:
-        """Delete a config and stop the deliveries to its webhook."""
-        await self._push(params, context).delete(self._scope(context), params.task_id, params.id)
-
-    @operation("GetWebhookDeliveries")
-    async def on_get_webhook_deliveries(
-        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
-    ) -> dict[str, Any]:
-        """Return the newest deliveries of a config. This operation is not part of A2A."""
-        return await self._push(params, context).deliveries(self._scope(context), params.task_id, params.id)
-
-    @operation("ReplayWebhookDeliveries")
-    async def on_replay_webhook_deliveries(
-        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
-    ) -> dict[str, Any]:
-        """Queue another delivery of one event, or of all failed events. This operation is not part of A2A."""
-        configs, event = self._push(params, context), context.state.get(REPLAYED, "")
-        return await configs.replay(self._scope(context), params.task_id, params.id, event)
-
-    @operation("PingWebhook")
-    async def on_ping_webhook(
-        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
-    ) -> dict[str, Any]:
-        """Queue a test ping, which a watcher posts. This operation is not part of A2A."""
-        return await self._push(params, context).ping(self._scope(context), params.task_id, params.id)
+    # the SDK calls these operations as methods
+    on_create_task_push_notification_config = FEATURE_METHODS["CreateTaskPushNotificationConfig"]
+    on_get_task_push_notification_config = FEATURE_METHODS["GetTaskPushNotificationConfig"]
+    on_list_task_push_notification_configs = FEATURE_METHODS["ListTaskPushNotificationConfigs"]
+    on_delete_task_push_notification_config = FEATURE_METHODS["DeleteTaskPushNotificationConfig"]
 
     @asynccontextmanager
     async def _accepting(
@@ -379,7 +338,7 @@ class GatewayHandler(RequestHandler):
                 Caller.of(context),
                 task_id,
                 limits=await self.limits.task_limits(),
-                push=await self._config_of(params, context, task_id),
+                sections=await self._sections(params, context, task_id),
                 reply_channel=reply_channel,
             )
         if isinstance(answer, Refusal):
@@ -407,7 +366,7 @@ class GatewayHandler(RequestHandler):
             task,
             next_run=next_run,
             limits=await self.limits.task_limits(),
-            push=await self._config_of(params, context, task_id),
+            sections=await self._sections(params, context, task_id),
             run_in_thread=partial(self.limits.check_answer, self.agent.name, scope),
         )
 
@@ -417,22 +376,20 @@ class GatewayHandler(RequestHandler):
             scope, task_id, history_length=length, artifacts=False, resolve_blobs=self._is_call
         )
 
-    async def _config_of(
+    async def _sections(
         self, params: SendMessageRequest, context: ServerCallContext, task_id: str
-    ) -> NewPushConfig | None:
-        """Return the push notification config of a message, or None if the message has none."""
-        if self._push_configs is None:
-            return None
-        return await self._push_configs.config_of_message(params, context, task_id)
+    ) -> list[Section[Refusal]]:
+        """Return the sections of the gateway's features for a message."""
+        sections = [await feature.section_for_message(params, context, task_id) for feature in self._features]
+        return [section for section in sections if section is not None]
 
-    def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
-        """Return the push configs. The error for unsupported push notifications takes precedence over errors about the
-        request's fields."""
-        checks.require_tenant(context)
-        if self._push_configs is None or not self._card.capabilities.push_notifications:
-            raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
-        require_fields(params)
-        return self._push_configs
+    async def perform(self, name: str, params: Any, context: ServerCallContext) -> Any:
+        """Perform the operation `name` of a feature, and return its response."""
+        return await FEATURE_METHODS[name](self, params, context)
+
+    def feature(self, kind: type[F]) -> F | None:
+        """Return the feature of the class `kind`, or None if the gateway does not use the feature."""
+        return next((feature for feature in self._features if isinstance(feature, kind)), None)
 
     def _check(self, params: Proto, context: ServerCallContext) -> None:
         require_fields(params)
@@ -440,16 +397,17 @@ class GatewayHandler(RequestHandler):
 
     def _check_send(self, params: SendMessageRequest, context: ServerCallContext) -> None:
         self._check(params, context)
-        checks.check_send(params, self._card, context)
+        checks.check_send(params, self.card, context)
 
-    def _scope(self, context: ServerCallContext) -> Scope:
+    def scope(self, context: ServerCallContext) -> Scope:
+        """Return the scope of the caller's tasks."""
         return Scope(agent=self.agent.name, tenant=context.tenant, owner=context.user.user_name)
 
     async def _read(
         self, task_id: str, context: ServerCallContext, options: SendMessageConfiguration | GetTaskRequest | None
     ) -> Task:
         return (
-            await self._task_reader.read(self._scope(context), task_id, history_length=_history_length(options))
+            await self._task_reader.read(self.scope(context), task_id, history_length=_history_length(options))
         ).task
 
 

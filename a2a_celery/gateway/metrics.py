@@ -26,11 +26,11 @@ from starlette.routing import Route
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import StoreUnavailable
+from ..features.metrics import FeatureMetrics, read_feature_metrics
 from ..lifecycle.states import TERMINAL, short_name
 from ..store import AsyncStore, Keys
 from ..store.admin.metrics import FleetMetrics, read_metrics
 from ..store.log.pages import LogPage
-from ..store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..telemetry import names
 from ..telemetry.names import Metric, package_metrics
 
@@ -63,9 +63,9 @@ class Metrics:
         )
         self._lag = Histogram(lag.name, lag.help, buckets=LAG_BOUNDS, registry=registry)
         self._clock_lead = 0.0
-        self._store_metrics: tuple[FleetMetrics, DeliveryMetrics] | None = None
+        self._store_metrics: tuple[FleetMetrics, FeatureMetrics] | None = None
         self._read_at = float("-inf")
-        self._read_task: asyncio.Task[tuple[FleetMetrics, DeliveryMetrics]] | None = None
+        self._read_task: asyncio.Task[tuple[FleetMetrics, FeatureMetrics]] | None = None
 
     def routes(self) -> list[Route]:
         return [Route("/metrics", self._metrics)]
@@ -137,7 +137,7 @@ class Metrics:
         exposition = generate_latest(registry) + generate_latest(self._process_registry())
         return Response(exposition, media_type=CONTENT_TYPE_LATEST)
 
-    async def store_metrics(self) -> tuple[FleetMetrics, DeliveryMetrics]:
+    async def store_metrics(self) -> tuple[FleetMetrics, FeatureMetrics]:
         """Return the store's metrics. Concurrent scrapes share one read, including its failure."""
         if self._store_metrics is None or self._clock.monotonic() - self._read_at > MAX_AGE:
             if self._read_task is None or self._read_task.done():
@@ -146,10 +146,10 @@ class Metrics:
             self._read_at = self._clock.monotonic()
         return self._store_metrics
 
-    async def _read_store(self) -> tuple[FleetMetrics, DeliveryMetrics]:
+    async def _read_store(self) -> tuple[FleetMetrics, FeatureMetrics]:
         asked_at, began = self._clock.time(), self._clock.monotonic()
         store_metrics, posts = await asyncio.gather(
-            self._store.run(read_metrics(self._keys)), self._store.run(delivery_metrics(self._keys))
+            self._store.run(read_metrics(self._keys)), self._store.run(read_feature_metrics(self._keys))
         )
         self._clock_lead = asked_at + (self._clock.monotonic() - began) / 2 - store_metrics.now_us / 1e6
         return store_metrics, posts
@@ -192,7 +192,7 @@ class FleetCollector(Collector):
     Each gateway exports the same values: scrape one gateway, or aggregate the values with ``max``.
     """
 
-    def __init__(self, store_metrics: FleetMetrics, posts: DeliveryMetrics, agents: Iterable[str]) -> None:
+    def __init__(self, store_metrics: FleetMetrics, posts: FeatureMetrics, agents: Iterable[str]) -> None:
         self._store_metrics = store_metrics
         self._posts = posts
         self._agents = tuple(agents)

@@ -9,7 +9,7 @@ from .fold import answer_status
 
 
 def client_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None:
-    """Return the event of `entry` in the form that streams and webhooks send, or None for an event that is not sent."""
+    """Return the event of `entry` in the form that clients receive, or None for an event that is not sent."""
     match kind_of(entry.event):
         case EventKind.CLIENT_MESSAGE:
             return None  # the sender has the message, and other subscribers find it in the history

@@ -38,7 +38,6 @@ class Reason(Enum):
         "this message would make the task larger than {maximum} bytes: send the message without a task id, in the same "
         "context, to create a new task"
     )
-    TOO_MANY_CONFIGS = "a task has at most {maximum} push notification configs: delete one"
     NO_MORE_EVENTS = "the task has ended and is archived: it has no further events to deliver"
     SIGNAL_AFTER_END = "task {task} is {short_state}: it has ended and receives no signals"
     NO_SIGNALS = "task {task}: its agent {agent!r} receives no signals: only agents that are functions do"
@@ -59,7 +58,7 @@ class Refusal:
         task_id: Id of the task.
         data: Values of the names in the sentence of the reason. `state` is a `TaskState`. With LIMITED, also `maximum`
             (0 for the limit "memory") and `retry_in`, the estimated seconds until the store can accept the message, or
-            0.0 if unknown.
+            0.0 if unknown. The limit of a feature has a `text`.
     """
 
     reason: Reason

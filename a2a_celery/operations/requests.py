@@ -49,7 +49,6 @@ from ..store.tasks.commands import ReplyChannel, TaskLimits, create_task
 from ..store.tasks.family import Parent
 from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
-from ..store.webhooks.push_configs import NewPushConfig
 from ..telemetry.tracing import trace_to_keep
 from .errors import MAX_ID_LENGTH, invalid, invalid_fields
 
@@ -386,7 +385,6 @@ class NewTasks:
         sections_for_run: Callable[[RunRef, RunOptions], Mapping[RunSections, Section[Any]]],
         *,
         limits: TaskLimits | None,
-        push: NewPushConfig | None,
         reply_channel: ReplyChannel | None,
         metadata: Struct | None,
         sections: Sequence[Section[R]],
@@ -420,7 +418,6 @@ class NewTasks:
                 *sections_for_message(self._agent, self._keys, scope, params),
                 *run_sections.values(),
             ],
-            push=push,
             serialize_context=self._agent.serialize_context,
             limits=limits,
             reply_channel=reply_channel,

@@ -32,7 +32,6 @@ from ..store.tasks.commands import (
 from ..store.tasks.replies import Accepted, CanceledNow, CancelRequested, Known
 from ..store.tasks.signals import SignalResumed, SignalStored, send_signal
 from ..store.verbs import Section
-from ..store.webhooks.push_configs import NewPushConfig
 from .publication import RunPublisher
 from .requests import NewTasks, built, run_options, sections_for_message, with_ids
 from .signals import Signal
@@ -98,7 +97,6 @@ class TaskService:
         task_id: str,
         *,
         limits: TaskLimits | None = None,
-        push: NewPushConfig | None = None,
         reply_channel: ReplyChannel | None = None,
         metadata: Struct | None = None,
         sections: Sequence[Section[R]] = (),
@@ -112,7 +110,6 @@ class TaskService:
             caller: Caller who will own the task.
             task_id: Id of the new task.
             limits: Limits for the message, or None for no limits.
-            push: Push-notification config that receives the events of the task, or None.
             reply_channel: Notification channel of the calling gateway, or None.
             metadata: Metadata of the task, or None.
             sections: Sections of the caller, which come before the sections of the agent's features.
@@ -131,7 +128,6 @@ class TaskService:
             task_id,
             partial(self._sections_for_run, agent.name),
             limits=limits,
-            push=push,
             reply_channel=reply_channel,
             metadata=metadata,
             sections=sections,
@@ -162,7 +158,7 @@ class TaskService:
         *,
         next_run: int | None = None,
         limits: TaskLimits | None = None,
-        push: NewPushConfig | None = None,
+        sections: Sequence[Section[Known | Refusal]] = (),
         run_in_thread: RunInThread,
     ) -> Accepted | Known | Refusal:
         """Add a valid message to a task, and publish the run that it begins.
@@ -174,7 +170,7 @@ class TaskService:
             task: Stored task. For an agent that is a plain Celery task, with all messages.
             next_run: Result of `next_run`.
             limits: Limits for the message, or None for no limits.
-            push: Push-notification config to save, or None.
+            sections: Sections of the caller, which come before the sections of features.
             run_in_thread: Function that runs the validation that a section requires. An invalid message is not stored.
 
         Raises:
@@ -197,21 +193,21 @@ class TaskService:
             caller=caller.to_json(),
             nonce=uuid4().hex,
             options=options.to_json(),
-            push=push,
             limits=limits,
             max_bytes=self.settings.task_max_bytes,
             on_message=agent.on_message,
         )
-        sections: list[Section[Known | Refusal | ValidationRequired]] = [
+        all_sections: list[Section[Known | Refusal | ValidationRequired]] = [
+            *sections,
             *sections_for_message(agent, self.keys, scope, params),
             *(section() for section in CONTINUATION_SECTIONS),
             *run_sections.values(),
         ]
-        reply = await self.store.run(await built(request, partial(operation, sections=sections)))
+        reply = await self.store.run(await built(request, partial(operation, sections=all_sections)))
         while isinstance(reply, ValidationRequired):
             validated = await reply.validate(request.message, run_in_thread)
-            sections = [validated, *(section for section in sections if type(section) is not type(validated))]
-            reply = await self.store.run(await built(request, partial(operation, sections=sections)))
+            all_sections = [validated, *(section for section in all_sections if type(section) is not type(validated))]
+            reply = await self.store.run(await built(request, partial(operation, sections=all_sections)))
         if isinstance(reply, Accepted):
             await self._publish(agent, reply, options, run_sections if reply.run == next_run else {})
         return reply

@@ -38,7 +38,7 @@ from .blobs.references import (
 from .verbs import Digits
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
-"""Bytes of large parts after which a page of a log ends. A stream or a webhook delivery keeps one page in memory."""
+"""Bytes of large parts after which a page of a log ends. A reader keeps one page in memory."""
 
 _WITHOUT_CONTENTS = 10
 """Number of elements in a snapshot without contents; see ``scripts/lib/snapshot.lua``."""

@@ -56,7 +56,7 @@ class TaskKeys(NamedTuple):
     metadata: str  # hash: key → serialized google.protobuf.Value
     turns: str  # list: client messages that arrived during a run; deleted when the task ends
     notifications: str  # channel: the written version, followed by " final" if the state is final
-    push: str  # hash: push-notification configs with their delivery cursors, see scripts/lib/deliveries.lua
+    cursors: str  # hash: cursors of the log, see scripts/lib/cursors.lua
     execution: str  # list: newest 1,000 steps of the task's runs, see lifecycle/execution.py
     journal: str  # hash: journal of the turn, see lifecycle/journal.py; a task that can be resubmitted keeps it
     signals: str  # list: signals that no run has received; deleted like the journal
@@ -80,7 +80,7 @@ class Keys:
             metadata=f"{base}:metadata",
             turns=f"{base}:turns",
             notifications=f"{base}:notifications",
-            push=f"{base}:push",
+            cursors=f"{base}:push",
             execution=f"{base}:execution",
             journal=f"{base}:journal",
             signals=f"{base}:signals",
@@ -217,41 +217,6 @@ class Keys:
         return f"{self.prefix}:failures"
 
     @property
-    def deliveries(self) -> str:
-        """Sorted set of delivery cursors with undelivered events (``<tag of the task> <quoted config id>``), scored by
-        the time at which the cursor is due.
-
-        A deliverer removes a cursor when all its events are delivered.
-        """
-        return f"{self.prefix}:deliveries"
-
-    @property
-    def delivery_notifications(self) -> str:
-        """Pub/sub channel that notifies the watchers of delivery cursors and requested posts that are due now."""
-        return f"{self.deliveries}:notifications"
-
-    @property
-    def requested_posts(self) -> str:
-        """Sorted set of delivery cursors with requested posts, scored by the time at which the posts are due.
-
-        A watcher removes a cursor when all its requested posts are sent.
-        """
-        return f"{self.deliveries}:requested"
-
-    @property
-    def delivery_outcomes(self) -> str:
-        """Hash with the number of posts by outcome: delivered, failed and given_up. Permanent."""
-        return f"{self.deliveries}:outcomes"
-
-    def webhooks(self, account: str) -> str:
-        """Sorted set of the account's delivery cursors, scored by the time at which the task expires, or +inf for a
-        live task.
-
-        The set exists only if `owner_max_webhooks` is set, and expires with its newest member.
-        """
-        return f"{self.prefix}:webhooks:{account}"
-
-    @property
     def blobs(self) -> str:
         """Sorted set of the tags of tasks with blobs in an object store, scored by the time at which a watcher checks
         that the task exists.
@@ -282,15 +247,6 @@ class Keys:
         return f"{self.metrics}:samples:{series}"
 
     @property
-    def dead_deliveries(self) -> str:
-        """Sorted set of the delivery cursors whose delivery was given up, scored by the time at which the task expires,
-        or +inf for a live task.
-
-        The set expires with its newest member.
-        """
-        return f"{self.prefix}:dead_deliveries"
-
-    @property
     def secrets(self) -> str:
         """Hash that maps the fingerprint of each secret that seals stored data to the key of the secret's
         `sealed_with` set.
@@ -300,7 +256,7 @@ class Keys:
         return f"{self.prefix}:secrets"
 
     def sealed_with(self, fingerprint: str) -> str:
-        """Sorted set of the delivery cursors and keys whose data the secret seals, scored by the time at which
+        """Sorted set of the cursors and keys whose data the secret seals, scored by the time at which
         they expire, or +inf for a live task.
 
         The set expires with its newest member.

@@ -102,12 +102,12 @@ def script(name: str, sections: tuple[type[Any], ...] = ()) -> Script:
 
 
 def script_text(name: str) -> str:
-    """Return the text of the file ``scripts/<noun>/<name>.lua`` or ``features/<feature>/<name>.lua``.
+    """Return the text of the file ``<name>.lua`` in a folder of ``scripts``, or in the folder of a feature.
 
     Raises:
         ValueError: There is no script `name`, or there are several.
     """
-    paths = [path for folder in (SCRIPTS, FEATURES) for path in folder.glob(f"*/{name}.lua")]
+    paths = [*SCRIPTS.glob(f"*/{name}.lua"), *FEATURES.rglob(f"{name}.lua")]
     if len(paths) != 1:
         raise ValueError(f"there must be one script {name!r}, not {len(paths)}")
     return paths[0].read_text("utf-8")
@@ -122,8 +122,10 @@ def defined_names() -> frozenset[str]:
 
 @cache
 def libraries() -> dict[str, str]:
-    """Return the texts of all libraries by name: the files in ``scripts/lib`` and the generated libraries."""
-    return _generated_libraries() | {path.stem: path.read_text("utf-8") for path in (SCRIPTS / "lib").iterdir()}
+    """Return the texts of all libraries by name: the files in ``scripts/lib``, also of features, and the generated
+    libraries."""
+    paths = [*SCRIPTS.glob("lib/*.lua"), *FEATURES.glob("*/scripts/lib/*.lua")]
+    return _generated_libraries() | {path.stem: path.read_text("utf-8") for path in paths}
 
 
 def link_script(name: str, text: str, available: Mapping[str, str]) -> str:

@@ -120,7 +120,7 @@ class Spans:
 
     @contextmanager
     def posting(self, traceparent: str, attributes: Attributes) -> Iterator[tuple[Span, dict[str, str]]]:
-        """Run the ``with`` block, which posts to a webhook, in a span of the trace `traceparent` ("" for a new trace).
+        """Run the ``with`` block, which sends a post, in a span of the trace `traceparent` ("" for a new trace).
 
         Yields:
             The span and its trace headers, without the vendor-specific ``tracestate``.

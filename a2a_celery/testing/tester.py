@@ -211,7 +211,7 @@ class AgentTester:
         return self.client.session()
 
     async def events(self, result: Result) -> list[StreamResponse]:
-        """Return all events of the task of `result` so far, in order and in the form that streams and webhooks send.
+        """Return all events of the task of `result` so far, in order and in the form that clients receive.
         The first event is the new task."""
         events: list[StreamResponse] = []
         version = 0

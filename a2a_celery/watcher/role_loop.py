@@ -10,9 +10,10 @@ import json
 import logging
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..crypto.sealing import sealer_of
@@ -23,7 +24,7 @@ from ..settings.urls import url_address
 from ..store import AsyncStore, Keys
 from ..store.admin.schema import SCHEMA
 from ..store.admin.start_check import announce_watcher
-from ..store.log.pubsub import Wakeup
+from ..store.log.pubsub import PubSubListener, Wakeup
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.versions import versions
@@ -50,8 +51,19 @@ class Role(Protocol):
         ...
 
 
+class RoleServices(NamedTuple):
+    """Services of a watcher, for the roles of features."""
+
+    settings: Settings
+    store: AsyncStore
+    keys: Keys
+    metrics: WatcherMetrics
+    notifications: PubSubListener
+
+
 class RoleLoop:
-    """Loop that calls `role.tick` periodically. A notification from `subscription` starts the next tick immediately."""
+    """Loop that calls `role.tick` periodically. A notification from `subscription` starts the next tick immediately.
+    `on_stop` is called after the last tick."""
 
     def __init__(
         self,
@@ -59,11 +71,13 @@ class RoleLoop:
         subscription: AbstractAsyncContextManager[Wakeup] | None = None,
         metrics: WatcherMetrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        on_stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.role = role
         self._subscription = subscription or nullcontext(Wakeup())
         self._metrics = metrics or WatcherMetrics()
         self._clock = clock
+        self._on_stop = on_stop
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -77,6 +91,8 @@ class RoleLoop:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        if self._on_stop is not None:
+            await self._on_stop()
 
     async def _run(self) -> None:
         async with self._subscription as notification:

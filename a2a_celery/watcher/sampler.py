@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..features.metrics import read_feature_metrics
 from ..store import AsyncStore, Keys
 from ..store.admin.metrics import read_metrics
 from ..store.admin.samples import SERIES, Sample, record_sample
 from ..store.admin.usage import read_memory
-from ..store.webhooks.deliveries import delivery_metrics
 
 
 class Sampler:
@@ -33,10 +33,10 @@ class Sampler:
             return
         metrics, posts, memory = await asyncio.gather(
             self._store.run(read_metrics(self._keys)),
-            self._store.run(delivery_metrics(self._keys)),
+            self._store.run(read_feature_metrics(self._keys)),
             self._store.run(read_memory()),
         )
-        sample = Sample.of(metrics, posts, memory)
+        sample = Sample.of(metrics, posts.posts, memory)
         for series in due_series:
             await self._store.run(record_sample(self._keys, series, sample))
             self._due_at[series] = now + series.interval

@@ -7,7 +7,6 @@ import logging
 import signal
 from contextlib import suppress
 from pathlib import Path
-from urllib.request import getproxies_environment
 
 from celery import Celery
 
@@ -15,10 +14,9 @@ from ..archive import open_archive
 from ..concurrency import new_loop
 from ..crypto.sealing import Sealer, sealer_of
 from ..dispatch import Publisher
-from ..features.watcher import ROLES
+from ..features.watcher import LOOPS, ROLES
 from ..operations.publication import RunPublisher
 from ..operations.service import TaskService
-from ..push import Poster, parse_private_key
 from ..settings import Settings
 from ..store import AsyncStore, Keys
 from ..store.admin.start_check import check_store
@@ -34,10 +32,8 @@ from .child_canceller import ChildCanceller
 from .dispatcher import Dispatcher
 from .metrics import WatcherMetrics
 from .recoverer import PauseExpirer, Recoverer
-from .role_loop import Heartbeat, Role, RoleLoop
+from .role_loop import Heartbeat, Role, RoleLoop, RoleServices
 from .sampler import Sampler
-from .webhooks.deliverer import Deliverer
-from .webhooks.replayer import Replayer
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +58,7 @@ class Watcher:
             alive_file: File to touch every few seconds while the store is available, or None.
 
         Raises:
-            ConfigError: The store has a different schema, the secret key cannot decrypt the stored webhooks, or the
+            ConfigError: The store has a different schema, the secret key cannot decrypt stored data, or the
                 object store of large parts is not configured.
         """
         blobs = blobs_of(self._settings)
@@ -84,16 +80,14 @@ class Watcher:
             roles.append(BlobRemover(store, keys, blobs, self.metrics))
         if archive is not None:
             roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.metrics))
-        webhook_roles = self._webhook_roles(store, keys, sealer)
         notifications = PubSubListener(self._settings.store_url)
         loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
         ended_parents = notifications.listen(keys.ended_parent_notifications)
         runs = RunPublisher(self._publisher, store, keys, self._settings)
         canceller = ChildCanceller(TaskService({}, self._settings, store, keys, runs))
         loops.append(RoleLoop(canceller, ended_parents, self.metrics))
-        loops += [
-            RoleLoop(role, notifications.listen(keys.delivery_notifications), self.metrics) for role in webhook_roles
-        ]
+        services = RoleServices(self._settings, store, keys, self.metrics, notifications)
+        loops += [loop for loops_of in LOOPS for loop in loops_of(services)]
         for loop in loops:
             loop.start()
         revokes, listener = RevokeListener(store, keys, self._app), ResultListener(results, self._app)
@@ -108,8 +102,6 @@ class Watcher:
             await revokes.stop()
             for loop in reversed(loops):
                 await loop.stop()
-            for role in reversed(webhook_roles):
-                await role.aclose()
             if archive is not None:
                 await archive.aclose()
             await notifications.stop()
@@ -152,33 +144,6 @@ class Watcher:
             CanvasFinalizer(store, keys, results),
             Sampler(store, keys),
         ]
-
-    def _webhook_roles(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> list[Deliverer | Replayer]:
-        """Return the roles that post to webhooks. The list is empty without `secret_key`, because clients then cannot
-        set webhooks."""
-        if sealer is None:
-            return []
-        if proxies := sorted(getproxies_environment().keys() & {"http", "https", "all"}):
-            variables = ", ".join(f"{name.upper()}_PROXY" for name in proxies)
-            logger.warning(
-                "posts to webhooks do not use %s, because a proxy could connect to an address that is not allowed: let "
-                "this process connect to the receivers directly",
-                variables,
-            )
-        poster = Poster(self._settings.push_networks)
-        secret_keys, lease_ttl = self._settings.secret_keys, self._settings.lease_ttl
-        private_key = next(map(parse_private_key, self._settings.webhook_private_keys), None)
-        deliverer = Deliverer(
-            store,
-            keys,
-            sealer,
-            poster,
-            secret_keys,
-            lease_ttl,
-            metrics=self.metrics,
-            private_key=private_key,
-        )
-        return [deliverer, Replayer(store, keys, sealer, deliverer, lease_ttl)]
 
     def run_until_signalled(self, alive_file: Path | None = None) -> None:
         """Run all roles until the process receives SIGTERM or SIGINT; see `run`."""

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from a2a_celery.features.questions.reminder_poster import reminder_index
+from a2a_celery.features.webhooks.push_configs import ESCALATION
 from a2a_celery.lifecycle.own_metadata import ESCALATED, NAMESPACE, REMINDER
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.webhooks.push_configs import ESCALATION
 from tests.support.clients.bindings import message_json, rest, rpc
 from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.receivers.posts import DELIVERING, body_with_config, version_of

@@ -22,8 +22,8 @@ from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import ParseDict
 from prometheus_client.parser import text_string_to_metric_families
 
+from a2a_celery.features.webhooks.config_section import MAX_PUSH_CONFIGS
 from a2a_celery.store import Keys
-from a2a_celery.store.webhooks.push_configs import MAX_PUSH_CONFIGS
 from tests.support.clients.bindings import (
     BINDINGS,
     ServedFleet,
@@ -286,7 +286,7 @@ def test_a_tenant_is_not_stored_with_a_config(served_fleet: ServedFleet) -> None
     task = rpc(served_fleet.gateway, "SendMessage", body, agent="ask")["result"]["task"]
 
     with redis.Redis.from_url(served_fleet.fleet.redis.store_url) as store:
-        stored_configs = store.hgetall(Keys("a2a").task(task["id"]).push)
+        stored_configs = store.hgetall(Keys("a2a").task(task["id"]).cursors)
 
     assert stored_configs
     assert max(map(len, stored_configs.values())) < 2000

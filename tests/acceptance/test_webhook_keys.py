@@ -22,10 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from a2a_celery.client.public_keys import REFRESH_EVERY, PublicKeys
 from a2a_celery.client.receiver import Notification, Verifier, receive, receiver_app
 from a2a_celery.crypto.webhook_keys import JWKS_PATH
+from a2a_celery.features.webhooks.deliveries import deliveries
 from a2a_celery.lifecycle import Event
 from a2a_celery.push import parse_private_key
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.webhooks.deliveries import deliveries
 from tests.support.clients.bindings import message_json, rpc
 from tests.support.clocks import ManualClock
 from tests.support.processes.fleet import Fleet, Gateway, Process, running_fleet

@@ -21,7 +21,7 @@ from a2a_celery.crypto.sealing import fingerprint_of
 from a2a_celery.push import derive_secret
 from a2a_celery.push.request import format_secret
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.webhooks.push_configs import secrets_in_use
+from a2a_celery.store.admin.start_check import secrets_in_use
 from tests.support.clients.bindings import BINDINGS, message_json, rest, rpc, sdk_client
 from tests.support.processes.fleet import Fleet, Gateway, free_port, running_fleet
 from tests.support.receivers.celery_events import CeleryEvents, celery_events

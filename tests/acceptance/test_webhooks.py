@@ -14,8 +14,8 @@ from a2a.compat.v0_3.types import Task as LegacyTask
 from a2a.types import SendMessageRequest, Task
 from google.protobuf.json_format import ParseDict
 
+from a2a_celery.features.webhooks.deliveries import read_delivery
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.webhooks.deliveries import read_delivery
 from tests.support.clients.bindings import ServedFleet, message_json, rpc, sdk_client, serve_fleet
 from tests.support.receivers.posts import (
     DELIVERING,

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from a2a_celery.client.receiver import Notification, receiver_app
+from a2a_celery.features.webhooks.deliveries import deliveries
 from a2a_celery.lifecycle import Event
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.webhooks.deliveries import deliveries
 from tests.support.clients.bindings import message_json, rpc
 from tests.support.processes.fleet import Fleet, Gateway, running_fleet
 from tests.support.processes.serving import serve_app

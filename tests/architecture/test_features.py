@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from a2a_celery.store.operation import required_libraries
+
 from .source import PACKAGE, ROOT
 
 NAMES = {
@@ -40,6 +42,10 @@ NAMES = {
         r"|call_arguments|StepMethods|StepError|StepFailed|StepsChanged|steps_changed|current_step_key|\bstep_key\b"
         r"|StepCall|\bUNFINISHED\b"
     ),
+    "webhooks": (
+        r"(?<!\w)[Ww]ebhooks?\b|WEBHOOK|[Pp]ush_?[Cc]onfigs?\b|PUSH_CONFIGS|ConfigSection|config_section|Deliver(?:er|yCursor|yMetrics)"
+        r"|Replayer|(?:read|replay|record|abandon|postpone|delete|save|scan)_(?:delivery|deliveries)|delivery_metrics"
+    ),
     "waits": r"features[./]waits\b|BegunWait|WaitMethods|SHORT_SLEEP|begin_sleep|begin_wait",
 }
 """Pattern of the names of each feature, by its folder."""
@@ -50,6 +56,13 @@ USERS = {
         "a2a_celery/execution/agents/turn.py",
         "a2a_celery/features/questions/",
         "a2a_celery/features/waits/",
+    ),
+    "webhooks": (
+        "a2a_celery/crypto/",  # keys that sign posts
+        "a2a_celery/features/questions/",  # the last reminder of a question goes to a webhook
+        "a2a_celery/push/",  # one post
+        "a2a_celery/settings/",
+        "a2a_celery/telemetry/log_redaction.py",  # removes the addresses of receivers from the logs of libraries
     ),
 }
 """Beginnings of further files that may name a feature, because they use it."""
@@ -74,15 +87,27 @@ BESIDE = (
 
 REPORTS = {
     f"{PACKAGE}/cli/doctor/checks.py",
-    *(f"{PACKAGE}/cli/operator/{name}.py" for name in ("selection", "stats", "top")),
+    *(f"{PACKAGE}/cli/operator/{name}.py" for name in ("stats", "top")),
     f"{PACKAGE}/gateway/metrics.py",
     f"{PACKAGE}/gateway/operator/reports.py",
     f"{PACKAGE}/telemetry/names.py",
 }
-"""Files that show a value of the core to operators under the public names in `PUBLIC_NAMES`."""
-PUBLIC_NAMES = {"dead_letters": {"deadLetter", "dead letter", "dead_letter", "DEAD_LETTER"}}
-"""Public names of values of the core, by the feature that has the same name. A task that can be resubmitted is a dead
-letter for operators."""
+"""Files that show values to operators under the public names in `PUBLIC_NAMES`."""
+PUBLIC_NAMES = {
+    "dead_letters": {"deadLetter", "dead letter", "dead_letter", "DEAD_LETTER"},
+    "webhooks": {"webhook", "webhooks", "Webhook", "Webhooks", "WEBHOOK"},
+}
+"""Public names of values in reports, by feature. A task that can be resubmitted is a dead letter for operators. The
+numbers of posts to webhooks come from ``features/metrics.py``."""
+FURTHER_REPORTS = {
+    "dead_letters": {f"{PACKAGE}/cli/operator/selection.py"},
+    "webhooks": {
+        f"{PACKAGE}/cli/serve/watcher.py",  # help of the command
+        f"{PACKAGE}/gateway/health.py",  # lines that a gateway logs when it starts
+        f"{PACKAGE}/testing/tester.py",  # documents what a test cannot do
+    },
+}
+"""Further files with the public names of a feature."""
 
 
 def test_each_feature_has_a_folder_and_names() -> None:
@@ -107,5 +132,18 @@ def test_no_other_code_names_a_feature(feature: str) -> None:
     }
 
     public = PUBLIC_NAMES.get(feature, set())
-    assert {name for name in found if found[name] & public} == (REPORTS if public else set())
+    reports = REPORTS | FURTHER_REPORTS[feature] if public else set()
+    assert {name for name in found if found[name] & public} == reports
     assert {name: names - public for name, names in found.items() if names - public} == {}
+
+
+def test_no_script_of_the_core_requires_a_library_of_a_feature() -> None:
+    of_features = {path.stem for path in (ROOT / PACKAGE / "features").glob("*/scripts/lib/*.lua")}
+    scripts = (ROOT / PACKAGE / "store" / "scripts").rglob("*.lua")
+
+    assert of_features
+    assert {
+        path.name: libraries
+        for path in scripts
+        if (libraries := of_features.intersection(required_libraries(path.read_text(encoding="utf-8"))))
+    } == {}

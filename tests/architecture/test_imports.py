@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "push": {"lifecycle"},
     "features": {
         *("cli", "client", "dispatch", "execution", "gateway", "lifecycle", "operations", "push", "store"),
-        "submission",
+        *("submission", "watcher"),
     },
     "operations": {"features", "dispatch", "store", "lifecycle"},
     "agent_calls": {"operations", "execution", "store", "lifecycle", "client"},
@@ -104,6 +104,7 @@ ONLY_TYPES = {
     ("a2a_celery/features/steering/turn.py", "open_run"),
     ("a2a_celery/features/steps/turn.py", "agents"),
     ("a2a_celery/features/waits/turn.py", "agents"),
+    ("a2a_celery/features/webhooks/operations.py", "handler"),
     ("a2a_celery/execution/events/steps.py", "open_run"),
 }
 LAZY = {

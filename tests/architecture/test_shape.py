@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from a2a_celery import Settings
 from a2a_celery.store.operation import libraries, required_libraries
+from tests.support.store.scripts import script_files
 
 from .source import PACKAGE, ROOT, FunctionNode, Module, last_name, modules
 
@@ -27,7 +28,7 @@ NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "misc"
 SOURCE = modules(PACKAGE)
 TESTS = modules("tests")
 SCRIPTS = sorted((ROOT / PACKAGE).rglob("*.lua"))
-VERBS = [path for path in SCRIPTS if path.parent.parent.name == "scripts" and path.parent.name != "lib"]
+VERBS = script_files()
 
 
 ARGUMENTS_SECTION = re.compile(r"^Args:\n((?: +.*\n?|\n)*)", re.MULTILINE)

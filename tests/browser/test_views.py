@@ -19,13 +19,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from a2a_celery.features.schedules.section import Tick
+from a2a_celery.features.webhooks.deliveries import delivery_metrics
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.store import AsyncStore
 from a2a_celery.store import Keys as StoreKeys
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.samples import SERIES, Sample
 from a2a_celery.store.runs.recovery import lapsed_runs
-from a2a_celery.store.webhooks.deliveries import delivery_metrics
 from tests.support.agents.page_agents import MARK
 from tests.support.clients.accessibility import violations
 from tests.support.clients.bindings import message_json, rpc
@@ -206,7 +206,7 @@ async def record_past_samples(store_url: str, *, numbers: Sequence[int] = ()) ->
         numbers: Positions of the recorded samples from the newest, or () for all samples.
     """
     store, keys = AsyncStore(store_url), StoreKeys()
-    reading = Sample.of(await store.run(read_metrics(keys)), await store.run(delivery_metrics(keys)), None)
+    reading = Sample.of(await store.run(read_metrics(keys)), (await store.run(delivery_metrics(keys))).posts, None)
     now_us = (await store.run(lapsed_runs(keys, limit=1))).time_us
     for series in SERIES:
         name = keys.samples(series.name)

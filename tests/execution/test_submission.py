@@ -23,13 +23,13 @@ from a2a_celery import A2A, ConfigError, TaskHandle, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import DeadlineExceeded
 from a2a_celery.dispatch import Publisher
+from a2a_celery.features.webhooks.push_configs import save_push_config
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED
 from a2a_celery.operations.errors import LimitExceededError
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import read_task
-from a2a_celery.store.webhooks.push_configs import save_push_config
 from a2a_celery.submission import Submission, Submissions
 from tests.support.store.delivery_cursors import new
 from tests.support.store.seeds import ANN

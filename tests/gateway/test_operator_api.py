@@ -14,6 +14,7 @@ import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
+from a2a_celery.features.webhooks.deliveries import abandon_delivery
 from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
 from a2a_celery.gateway.operator.api import MAX_BODY, PATH
 from a2a_celery.gateway.operator.stored_tasks import MAX_FAILURES, SCOPES
@@ -23,7 +24,6 @@ from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.webhooks.deliveries import abandon_delivery
 from a2a_celery.watcher.sampler import Sampler
 from tests.support.clients.bindings import message_json
 from tests.support.clients.credentials import api_key_entry

@@ -175,7 +175,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "guarantees/lost-writes-of-the-store/the-final-event-of-a-run": (
         "store/test_lost_writes.py::test_a_run_whose_final_event_is_lost_ends_like_the_run_of_a_lost_worker",
         "store/test_follow.py::test_a_reader_of_lost_entries_starts_over",
-        "watcher/test_deliverer.py::test_events_that_replace_lost_ones_are_posted_with_other_ids",
+        "features/webhooks/test_deliverer.py::test_events_that_replace_lost_ones_are_posted_with_other_ids",
     ),
     "guarantees/lost-writes-of-the-store/an-accepted-message-or-task": (
         "store/test_lost_writes.py::test_a_lost_message_is_unknown_and_may_be_sent_again",
@@ -226,7 +226,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "acceptance/test_streams.py::test_every_binding_resumes_after_an_event",
     ),
     "guarantees/how-readers-detect-lost-events/a-webhook": (
-        "watcher/test_deliverer.py::test_events_that_replace_lost_ones_are_posted_with_other_ids",
+        "features/webhooks/test_deliverer.py::test_events_that_replace_lost_ones_are_posted_with_other_ids",
     ),
     "guarantees/how-readers-detect-lost-events/a-receiver-with-a2a_celery-client-receiver": (
         "client/test_receiver.py::test_events_in_the_place_of_lost_ones_are_handled",

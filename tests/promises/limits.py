@@ -47,7 +47,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "limits/limits/1-000-fixed": (CHILDREN, FIXED),
     "limits/limits/owner_max_webhooks": (
         WEBHOOKS,
-        "store/test_push_configs.py"
+        "features/webhooks/test_push_configs.py"
         "::test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_deleted_or_expire",
     ),
     "limits/limits/owner_max_streams": (
@@ -82,7 +82,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         BODIES,
         DELAYS,
         ANSWERS,
-        "gateway/test_webhook_deliveries.py::test_the_number_of_waiting_pings_is_limited",
+        "features/webhooks/test_webhook_deliveries.py::test_the_number_of_waiting_pings_is_limited",
     ),
     "limits/what-the-client-sees/child-tasks-webhooks-stored-bytes": (
         CHILDREN,
@@ -201,9 +201,9 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         PAGES,
     ),
     "limits/size-of-a-read/a-page-of-a-task-s-log-for-webhooks": (
-        "watcher/test_deliverer.py::test_a_page_of_a_log_has_a_maximum_of_entries_and_bytes",
-        "watcher/test_deliverer.py::test_large_events_are_delivered_within_the_memory_budget",
-        "watcher/test_deliverer.py::test_large_deliveries_of_one_owner_to_slow_hosts_do_not_delay_other_owners",
+        "features/webhooks/test_deliverer.py::test_a_page_of_a_log_has_a_maximum_of_entries_and_bytes",
+        "features/webhooks/test_deliverer.py::test_large_events_are_delivered_within_the_memory_budget",
+        "features/webhooks/test_deliverer.py::test_large_deliveries_of_one_owner_to_slow_hosts_do_not_delay_other_owners",
         PAGES,
     ),
     "limits/size-of-a-read/large-parts-blobs-in-http-responses-to-an-owner": (
@@ -214,8 +214,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         PAGES,
     ),
     "limits/size-of-a-read/a-replay-that-the-owner-of-a-webhook-requests": (
-        "watcher/test_replayer.py::test_large_events_are_replayed_one_at_a_time",
-        "watcher/test_replayer.py::test_an_event_is_replayed_unchanged_and_with_its_id",
+        "features/webhooks/test_replayer.py::test_large_events_are_replayed_one_at_a_time",
+        "features/webhooks/test_replayer.py::test_an_event_is_replayed_unchanged_and_with_its_id",
     ),
 }
 

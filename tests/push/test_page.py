@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from a2a_celery.cli.operator.deliveries import deliveries
+from a2a_celery.features.webhooks.command import deliveries
+from a2a_celery.features.webhooks.config_section import MAX_PUSH_CONFIGS
 from a2a_celery.push import Backoff, EventFilter
 from a2a_celery.push.circuit_breaker import (
     DAY,
@@ -23,7 +24,6 @@ from a2a_celery.push.poster import POST_TIMEOUT
 from a2a_celery.push.request import A2A_JSON, LARGE_TASK
 from a2a_celery.push.responses import MAX_RESPONSE_LENGTH
 from a2a_celery.store import Keys
-from a2a_celery.store.webhooks.push_configs import MAX_PUSH_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")

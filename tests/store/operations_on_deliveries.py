@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from a2a_celery.lifecycle import EventId
-from a2a_celery.lifecycle.references import RunRef
-from a2a_celery.store import Keys, Operation
-from a2a_celery.store.runs.commands import claim_run
-from a2a_celery.store.webhooks.deliveries import (
+from a2a_celery.features.webhooks.config_section import NewPushConfig
+from a2a_celery.features.webhooks.deliveries import (
     Attempt,
     DeliveryCursor,
     abandon_delivery,
@@ -24,13 +21,12 @@ from a2a_celery.store.webhooks.deliveries import (
     scan_deliveries,
     settle_requested_post,
 )
-from a2a_celery.store.webhooks.push_configs import (
-    NewPushConfig,
-    delete_push_config,
-    list_push_configs,
-    save_push_config,
-    secrets_in_use,
-)
+from a2a_celery.features.webhooks.push_configs import delete_push_config, list_push_configs, save_push_config
+from a2a_celery.lifecycle import EventId
+from a2a_celery.lifecycle.references import RunRef
+from a2a_celery.store import Keys, Operation
+from a2a_celery.store.admin.start_check import secrets_in_use
+from a2a_celery.store.runs.commands import claim_run
 from tests.support.store.seeds import ANN, LEASE_US, Seeds
 
 Make = Callable[[Keys, Seeds], Awaitable[Operation[Any]]]

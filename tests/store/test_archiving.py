@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from a2a_celery.features.dead_letters.dead_letter import read_dead_letter
+from a2a_celery.features.webhooks import keys as webhook_keys
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
@@ -96,7 +97,7 @@ async def test_an_archived_task_leaves_no_key_and_moves_the_border(
     claim = await seeds.claim_run(task_id)
     await seeds.append_events(claim, chunk("a"))
     await seeds.settle_run(claim, status(FAILED), written_count=1)
-    await store.redis.delete(keys.deliveries)  # no delivery is due
+    await store.redis.delete(webhook_keys.deliveries(keys))  # no delivery is due
     at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
     assert await read_list(store, keys) == ([task_id, first], None)
 
@@ -128,13 +129,13 @@ async def test_due_deliveries_outlive_their_archived_task(
     task_id = await seeds.create_task()
     await webhooks.save_config(task_id)
     await seeds.settle_run(await seeds.claim_run(task_id), status(COMPLETED))
-    assert await store.redis.zcard(keys.deliveries) == 1
+    assert await store.redis.zcard(webhook_keys.deliveries(keys)) == 1
 
     await store.run(remove_archived(keys, [task_id]))
 
     assert (await read_list(store, keys))[0] == []
-    assert await store.redis.zcard(keys.deliveries) == 1
-    for key in (keys.task(task_id).record, keys.task(task_id).log, keys.task(task_id).push):
+    assert await store.redis.zcard(webhook_keys.deliveries(keys)) == 1
+    for key in (keys.task(task_id).record, keys.task(task_id).log, keys.task(task_id).cursors):
         assert 0 < await store.redis.ttl(key) <= UNDELIVERED_RETENTION
 
 
@@ -187,7 +188,7 @@ async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_arc
     await webhooks.save_config(task_id)
     await seeds.settle_run(await seeds.claim_run(task_id), status(CANCELED))
     live_id = await seeds.create_task()
-    await store.redis.delete(keys.deliveries)
+    await store.redis.delete(webhook_keys.deliveries(keys))
     await require_schema_of_a_used_store(store, keys)
     assert not (await store.run(read_archive_state(keys))).complete
 

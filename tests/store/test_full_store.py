@@ -13,6 +13,8 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.features.sessions.section import SessionSection
+from a2a_celery.features.webhooks import keys as webhook_keys
+from a2a_celery.features.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.references import RunRef
@@ -34,7 +36,6 @@ from a2a_celery.store.tasks.commands import (
     end_pauses,
     request_cancel,
 )
-from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.store.operations_on_deliveries import acquire_cursor, request_ping
 from tests.store.test_operations import REF, TOKEN, VERBS, Make, _post_reminders, claim_task
@@ -202,13 +203,13 @@ async def _message_that_waits(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _delivery_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await acquire_cursor(keys, seeds)
-    await seeds.store.redis.zadd(keys.deliveries, {"t c": 1})
+    await seeds.store.redis.zadd(webhook_keys.deliveries(keys), {"t c": 1})
     return acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US)
 
 
 async def _requested_post_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await request_ping(keys, seeds)
-    await seeds.store.redis.zadd(keys.requested_posts, {"t c": 1})
+    await seeds.store.redis.zadd(webhook_keys.requested_posts(keys), {"t c": 1})
     return acquire_requested_posts(keys, limit=1, lease_us=LEASE_US)
 
 

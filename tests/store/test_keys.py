@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.features.webhooks import keys as webhook_keys
 from a2a_celery.lifecycle.execution import ExecutionState as S
 from a2a_celery.lifecycle.execution import Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
@@ -87,10 +88,10 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
         keys.scopes: lambda key: store.redis.zadd(key, {str(ANN): 1}),
         keys.dispatch: lambda key: store.redis.zadd(key, {f"{ended_id}.1": 1}),
         keys.resubmittable: lambda key: store.redis.zadd(key, {"gone": 1}),
-        keys.deliveries: lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
-        keys.requested_posts: lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
-        keys.task(ended_id).push: lambda key: store.redis.hset(key, "c:sealed", "x"),
-        keys.delivery_outcomes: lambda key: store.redis.hset(key, "lost", 1),
+        webhook_keys.deliveries(keys): lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
+        webhook_keys.requested_posts(keys): lambda key: store.redis.zadd(key, {f"{live_id} c": 1}),
+        keys.task(ended_id).cursors: lambda key: store.redis.hset(key, "c:sealed", "x"),
+        webhook_keys.delivery_outcomes(keys): lambda key: store.redis.hset(key, "lost", 1),
         keys.secrets: lambda key: store.redis.hset(key, "f0", "elsewhere"),
         IdempotencyKey.of(keys, ANN, "m", "d", 1).key: lambda key: store.redis.hset(key, "digest", "d"),
         keys.task(live_id).history: lambda key: store.redis.expire(key, 9),

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from a2a_celery.features.webhooks import keys as webhook_keys
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import (
     SUBMITTED,
@@ -16,10 +17,8 @@ from a2a_celery.lifecycle.states import (
 )
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.metrics import read_metrics
+from a2a_celery.store.admin.start_check import secrets_in_use
 from a2a_celery.store.tasks.commands import TaskLimits, delete_task
-from a2a_celery.store.webhooks.push_configs import (
-    secrets_in_use,
-)
 from tests.store.test_limits import stored_bytes, try_to_create
 from tests.support.store.leaks import leaks
 from tests.support.store.replies import begins, is_limited
@@ -58,7 +57,7 @@ async def require_every_key_expires(world: World) -> None:
     """Assert that each key has an expiry when all tasks have ended, except the keys that ``store/keys.py`` describes as
     permanent or as removed on use. Then let the keys expire, and assert that only permanent keys remain after a use."""
     keys, redis = world.keys, world.seeds.store.redis
-    permanent = {keys.metrics, keys.delivery_outcomes, keys.installation, keys.scopes}
+    permanent = {keys.metrics, webhook_keys.delivery_outcomes(keys), keys.installation, keys.scopes}
     removed_on_use = {keys.secrets, keys.stored, keys.stored_expiring}
     names = [name.decode() async for name in redis.scan_iter()]
     assert [name for name in names if await redis.ttl(name) < 0 and name not in permanent | removed_on_use] == []

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from a2a_celery.dispatch import Call, RunOptions
+from a2a_celery.features.webhooks.deliveries import acquire_due_deliveries
 from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
@@ -17,7 +18,6 @@ from a2a_celery.store.operation import BOUNDS
 from a2a_celery.store.runs.commands import append, claim_run, end_run, settle_run
 from a2a_celery.store.runs.recovery import begin_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.tasks.commands import create_task, request_cancel
-from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries
 from tests.support.store.delivery_cursors import Webhooks
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 

@@ -18,6 +18,7 @@ from a2a_celery.features.questions.reminder_poster import post_reminders
 from a2a_celery.features.schedules.section import skipped_ticks
 from a2a_celery.features.sessions.section import SessionSection, checkpoint
 from a2a_celery.features.steering.section import read_messages
+from a2a_celery.features.webhooks.deliveries import delivery_metrics
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
@@ -65,7 +66,6 @@ from a2a_celery.store.tasks.commands import (
 )
 from a2a_celery.store.tasks.family import acquire_ended_parents, read_family
 from a2a_celery.store.tasks.waiting import list_waiting
-from a2a_celery.store.webhooks.deliveries import delivery_metrics
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
 from tests.store.operations_on_suspensions import SUSPENSION_OPERATIONS
@@ -340,7 +340,9 @@ async def _read_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _record_sample(keys: Keys, seeds: Seeds) -> Operation[Any]:
     run = seeds.store.run
-    sample = Sample.of(await run(read_metrics(keys)), await run(delivery_metrics(keys)), await run(read_memory()))
+    sample = Sample.of(
+        await run(read_metrics(keys)), (await run(delivery_metrics(keys))).posts, await run(read_memory())
+    )
     operation = record_sample(keys, HOUR, sample)
     return replace(operation, parse=lambda reply: [recorded.sample for recorded in operation.parse(reply)])
 

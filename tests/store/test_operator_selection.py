@@ -13,6 +13,8 @@ from kombu.pidbox import Mailbox
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.operator.selection import Selection
+from a2a_celery.features.webhooks.deliveries import abandon_delivery
+from a2a_celery.features.webhooks.push_configs import save_push_config
 from a2a_celery.lifecycle import Failure, final_event
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
@@ -20,8 +22,6 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.scan import all_tasks, newest_tasks
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.runs.release import delegate_to_canvas
-from a2a_celery.store.webhooks.deliveries import abandon_delivery
-from a2a_celery.store.webhooks.push_configs import save_push_config
 from tests.support.clients.store_operator import Command, ids, json_lines
 from tests.support.store.delivery_cursors import Webhooks, new
 from tests.support.store.seeds import CONTEXT, Seeds, chunk, status

@@ -67,7 +67,7 @@ MUTATIONS = {
         "return false",
     ),
     "a delivered event is due again": (
-        "lib/deliveries.lua",
+        "features/webhooks/scripts/lib/deliveries.lua",
         "if delivered < r.version then",
         "if delivered <= r.version then",
     ),
@@ -112,7 +112,7 @@ MUTATIONS = {
         "redis.call('LLEN', keys.turns) > MAX_WAITING_TURNS",
     ),
     "a requested post is sent again": (
-        "webhooks/settle_requested_post.lua",
+        "features/webhooks/scripts/settle_requested_post.lua",
         "if id ~= post or not attempt then",
         "if true then",
     ),

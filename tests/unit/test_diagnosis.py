@@ -18,6 +18,7 @@ from a2a_celery.cli.doctor.checks import diagnosis
 from a2a_celery.cli.doctor.findings import Finding
 from a2a_celery.cli.doctor.survey import MAX_WAITING, Survey, gateway_health
 from a2a_celery.crypto.sealing import fingerprint_of
+from a2a_celery.features.webhooks.check import delivery_findings
 from a2a_celery.push.request import format_public_key, parse_private_key
 from a2a_celery.settings import Settings, visible_settings
 from a2a_celery.store.admin.start_check import Server
@@ -131,9 +132,13 @@ def signing(key: str) -> dict[str, Any]:
     return watcher(settings=visible_settings(SIGNING), secrets=secrets, signing_keys=[key])
 
 
-def with_sealed_configs(*keys: str, **changes: int) -> dict[str, Any]:
-    """Return the survey fields for push-notification configs that are sealed with each of `keys`."""
-    return {"secrets": frozenset(fingerprint_of(key.encode()) for key in keys), **changes}
+def with_sealed_configs(*keys: str, failing: int = 0, dead: int = 0) -> dict[str, Any]:
+    """Return the survey fields for push-notification configs that are sealed with each of `keys`, of which the
+    deliveries of `failing` configs fail, and those of `dead` configs were given up."""
+    return {
+        "secrets": frozenset(fingerprint_of(key.encode()) for key in keys),
+        "feature_findings": {"webhooks": list(delivery_findings(failing, dead, is_used=True))},
+    }
 
 
 def test_a_healthy_deployment_has_no_problems() -> None:
@@ -303,13 +308,13 @@ def test_a_healthy_deployment_has_no_problems() -> None:
         ),
         (
             "note",
-            with_sealed_configs(KEY, failing_webhooks=3),
+            with_sealed_configs(KEY, failing=3),
             "webhooks",
             "3 failing now: celery -A … a2a deliveries",
         ),
         (
             "note",
-            with_sealed_configs(KEY, dead_webhooks=2),
+            with_sealed_configs(KEY, dead=2),
             "webhooks",
             "2 given up: celery -A … a2a deliveries list --dead",
         ),
@@ -353,7 +358,7 @@ def test_the_stores_own_redis_as_the_broker_is_judged_once() -> None:
         (with_store(max_memory=100, used_memory=95), "memory"),
         (worker(versions=None), "versions"),
         (with_limit(inf), "timeouts"),
-        (with_sealed_configs(KEY, dead_webhooks=2), "webhooks"),
+        (with_sealed_configs(KEY, dead=2), "webhooks"),
     ],
 )
 def test_a_check_with_a_problem_reports_no_success(changes: Mapping[str, Any], check: str) -> None:

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from a2a_celery.cli.commands import a2a
 from a2a_celery.cli.main import main
-from a2a_celery.cli.operator.deliveries import deliveries
 from a2a_celery.cli.operator.selection import STATES, TIME_FORMATS
+from a2a_celery.features.webhooks.command import deliveries
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_celery.cli.operator import deliveries, selection
+from a2a_celery.cli.operator import selection
 from a2a_celery.cli.operator.stuck_tasks import Stuck, Why
 from a2a_celery.features.dead_letters.command import dead_letter_fields, requeued_fields
 from a2a_celery.features.dead_letters.requeue import RequeuedTask
+from a2a_celery.features.webhooks import command
+from a2a_celery.features.webhooks.deliveries import Delivery
 from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.store.admin.scan import TaskSummary
-from a2a_celery.store.webhooks.deliveries import Delivery
 from tests.support import ROOT
 
 PAGE = " ".join((ROOT / "docs" / "operating.md").read_text(encoding="utf-8").split())
@@ -42,7 +43,7 @@ def documented_fields(sentence: str) -> set[str]:
         ("each new task is an object with the fields", requeued_fields(RequeuedTask("t", "u", "agent"))),
         (
             "each webhook is an object with the fields",
-            deliveries.delivery_fields(DELIVERY) | {"address": "", "givenUpAt": "", "due": ""},
+            command.delivery_fields(DELIVERY) | {"address": "", "givenUpAt": "", "due": ""},
         ),
     ],
     ids=["list", "stuck", "requeue", "requeued", "deliveries"],

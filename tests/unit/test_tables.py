@@ -16,10 +16,10 @@ from a2a_celery.cli.output import error_line, progress_bar, table, wrap_text
 from a2a_celery.client import RemoteError
 from a2a_celery.features.dead_letters.command import requeued_text
 from a2a_celery.features.dead_letters.requeue import RequeuedTask
+from a2a_celery.features.webhooks.deliveries import DeliveryMetrics
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store.admin.metrics import FleetMetrics
 from a2a_celery.store.admin.usage import StoreUsage
-from a2a_celery.store.webhooks.deliveries import DeliveryMetrics
 from tests.support.processes.terminal import terminal
 
 ROWS = [("a", "short"), ("b", "x" * 40)]

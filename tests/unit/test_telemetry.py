@@ -46,7 +46,7 @@ class Watch(importlib.abc.MetaPathFinder):
 MISSING = sys.argv[1] == "missing"
 sys.meta_path.insert(0, Watch())
 import a2a_celery.app, a2a_celery.cli.commands, a2a_celery.execution.events.run_telemetry
-import a2a_celery.watcher.webhooks.instrumented_post
+import a2a_celery.features.webhooks.instrumented_post
 from a2a_celery.telemetry.tracing import current_span_context, trace_to_keep, tracing
 assert tracing() is None
 assert trace_to_keep({}) == {}

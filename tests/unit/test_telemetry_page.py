@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from a2a_celery.execution.events.run_telemetry import DROPPED
+from a2a_celery.features.webhooks.instrumented_post import OUTCOMES as POSTED
 from a2a_celery.gateway.metrics import LOST
 from a2a_celery.lifecycle.outcomes import OUTCOMES
 from a2a_celery.store.client.connection import SHOWN
 from a2a_celery.telemetry import names
 from a2a_celery.telemetry.names import METRICS, Action, Attribute, SpanEvent, SpanName
-from a2a_celery.watcher.webhooks.instrumented_post import OUTCOMES as POSTED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8")
@@ -73,11 +73,13 @@ def test_each_name_is_used(kind: type[Action]) -> None:
 
 LOGGED_BY = {"execution": "worker", "features": "worker", "watcher": "watcher", "gateway": "gateway"}
 """Process that executes the modules of a folder."""
+PARTS = {"operators.py": "gateway", "deliverer.py": "watcher"}
+"""Folder of the process that executes a module of a feature, by the name of the module."""
 
 
 def process_of(path: Path) -> str | None:
     """Return the process that executes a module, or None if several processes execute it."""
-    part = "gateway" if path.name == "operators.py" else path.relative_to(ROOT / "a2a_celery").parts[0]
+    part = PARTS.get(path.name) or path.relative_to(ROOT / "a2a_celery").parts[0]
     return LOGGED_BY.get(part)
 
 

@@ -17,11 +17,11 @@ from a2a_celery.cli.operator.stats import FleetReading
 from a2a_celery.cli.operator.top import View, Views, WorkerLoad, WorkerLoads, keyboard, show_views
 from a2a_celery.cli.output import json_line
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.features.webhooks.deliveries import DeliveryMetrics
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
 from a2a_celery.store import SyncStore
 from a2a_celery.store.admin.metrics import FleetMetrics
 from a2a_celery.store.admin.usage import Memory
-from a2a_celery.store.webhooks.deliveries import DeliveryMetrics
 from tests.support.clocks import START, ManualClock
 from tests.support.processes.terminal import CTRL_C, Terminal, terminal
 

@@ -36,7 +36,7 @@ def with_embedded(
 
     Args:
         lasting: True if the embedded Redis keeps its data. Otherwise, a secret key is generated unless one is set.
-        loopback: True if only this machine can reach the gateway. Webhooks to this machine are then allowed, unless the
+        loopback: True if only this machine can reach the gateway. Posts to this machine are then allowed, unless the
             data is lasting.
     """
     env = {**_common(environ), **broker_variables(environ, broker_url), STORE: store_url}

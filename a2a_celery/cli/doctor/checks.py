@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from ...crypto.sealing import sealer_of
+from ...features.commands import CHECKS as FEATURE_CHECKS
 from ...gateway.cards import published_keys
 from ...gateway.health import NO_AUTHENTICATION
 from ...gateway.operator.role import ANY_CALLER
@@ -356,17 +357,6 @@ def signing_keys(survey: Survey) -> Findings:
         yield all_ok("signatures", "watchers sign with published keys")
 
 
-def webhooks(survey: Survey) -> Findings:
-    failing, dead = survey.failing_webhooks, survey.dead_webhooks
-    commands = "a2a deliveries list --dead shows the reason; a2a deliveries replay --all posts the missed events"
-    yield from matching(
-        "webhooks",
-        (note, failing, f"{failing} failing now: celery -A … a2a deliveries shows the reason."),
-        (note, dead, f"{dead} given up: celery -A … {commands}."),
-        (all_ok, survey.secrets, "no webhook fails, and no delivery was given up"),
-    )
-
-
 def dead_letters(survey: Survey) -> Findings:
     if count := survey.metrics.resubmittable:
         commands = "celery -A … a2a requeue lists them; a2a requeue --all runs them again"
@@ -431,9 +421,17 @@ def gateway(survey: Survey) -> Findings:
         yield wrong("gateway", f"{survey.gateway} is not ready: {missing or health}")
 
 
+def _of_feature(name: str) -> Callable[[Survey], Findings]:
+    def check(survey: Survey) -> Findings:
+        yield from survey.feature_findings.get(name, ())
+
+    check.__name__ = name
+    return check
+
+
 OF_SERVERS = (store, memory, start, archive, broker, timeouts)
 OF_WORKERS = (workers, other_fleets, versions, agents, backlogs, agent_versions, imports, results, cancelling, events)
-OF_WATCHERS = (watchers, secrets, signing_keys, webhooks, dead_letters, questions)
+OF_WATCHERS = (watchers, secrets, signing_keys, *map(_of_feature, FEATURE_CHECKS), dead_letters, questions)
 CHECKS: tuple[Callable[[Survey], Findings], ...] = (
     *(configuration, *OF_SERVERS, *OF_WORKERS, *OF_WATCHERS, same_settings, clocks, gateway),
 )

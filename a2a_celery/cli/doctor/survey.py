@@ -21,6 +21,7 @@ from ...crypto.sealing import require_secrets, sealer_of
 from ...dispatch import queue_of, results_problem, worker_reports
 from ...errors import A2ACeleryError, ConfigError, StoreUnavailable
 from ...execution.agents.adapters import import_errors
+from ...features.commands import CHECKS as FEATURE_CHECKS
 from ...gateway.health import start_lines
 from ...lifecycle.references import Scope
 from ...settings import Settings
@@ -28,13 +29,12 @@ from ...store import Keys, SyncStore
 from ...store.admin.metrics import FleetMetrics, read_metrics
 from ...store.admin.scan import TaskSummary, list_summaries
 from ...store.admin.schema import open_store, require_compatible
-from ...store.admin.start_check import Server, announced_workers, server_of, watchers
+from ...store.admin.start_check import Server, announced_workers, secrets_in_use, server_of, watchers
 from ...store.admin.version_workers import VersionWorker, version_workers
 from ...store.blobs.cleanup import blobs_in_use, require_blobs_in
-from ...store.webhooks.deliveries import deliveries
-from ...store.webhooks.push_configs import secrets_in_use
 from ..client.task_commands import DEFAULT_URL
 from .broker_server import BrokerServer, broker_server
+from .findings import Finding
 
 GATEWAY_TIMEOUT = 5.0
 
@@ -67,8 +67,7 @@ class Survey:
         waits: Seconds for which each run has waited, among the first `MAX_WAITING` runs, by the queue of its agent.
         ending_questions: Number of tasks, among the first `MAX_WAITING`, whose `input_timeout` ends soon.
         secrets: Fingerprints of the secrets that encrypt data in the store.
-        failing_webhooks: Number of webhooks whose last post failed and is retried.
-        dead_webhooks: Number of webhooks whose deliveries were given up.
+        feature_findings: Findings of the checks that belong to features, by the names of the checks.
         start_error: Reason why no gateway with these settings starts, or "".
         import_errors: Import errors by agent.
         gateway_named: True if the URL of the gateway is configured.
@@ -95,8 +94,7 @@ class Survey:
     waits: Mapping[str, Sequence[float]] = field(default_factory=dict)
     ending_questions: int = 0
     secrets: frozenset[str] = frozenset()
-    failing_webhooks: int = 0
-    dead_webhooks: int = 0
+    feature_findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     start_error: str = ""
     archive_error: str = ""
 
@@ -197,8 +195,7 @@ def _with_stored(state: Survey, store: SyncStore, keys: Keys) -> Survey:
         waits=_waits(store, keys, state.queues),
         ending_questions=sum(map(_ends_soon, islice(list_summaries(store, keys, keys.pauses), MAX_WAITING))),
         secrets=secrets,
-        failing_webhooks=sum(delivery.state == "failing" for delivery in deliveries(store, keys)),
-        dead_webhooks=sum(delivery.state == "dead" for delivery in deliveries(store, keys, dead=True)),
+        feature_findings={name: list(check(store, keys)) for name, check in FEATURE_CHECKS.items()},
         start_error=_start_error(store, keys, state.settings, secrets),
         archive_error="" if archive_url is None else asyncio.run(_archive_error(archive_url)),
     )

@@ -13,12 +13,12 @@ import click
 from a2a.types import TaskState
 
 from ...client import state_name
+from ...features.metrics import FeatureMetrics, read_feature_metrics
 from ...lifecycle.states import TERMINAL
 from ...store import Keys, SyncStore
 from ...store.admin.metrics import FleetMetrics, read_metrics
 from ...store.admin.scan import open_tasks
 from ...store.admin.usage import StoreUsage, usage
-from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..completion import complete_agent
 from ..output import duration, json_line, json_object, shown_size, table, time_of, wrap_text
 from .selection import operator_store, require_agent
@@ -34,7 +34,7 @@ class FleetReading:
     """Metrics of a deployment at one point in time. The numbers of ended tasks, lost runs and posts are totals."""
 
     counted: FleetMetrics
-    posts: DeliveryMetrics
+    posts: FeatureMetrics
 
     @classmethod
     def of(cls, store: SyncStore, keys: Keys) -> FleetReading:
@@ -43,7 +43,7 @@ class FleetReading:
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
-        return cls(store.run(read_metrics(keys)), store.run(delivery_metrics(keys)))
+        return cls(store.run(read_metrics(keys)), store.run(read_feature_metrics(keys)))
 
     @property
     def time(self) -> datetime:

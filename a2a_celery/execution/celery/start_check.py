@@ -19,10 +19,9 @@ from ...errors import ConfigError, StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
 from ...store.admin.schema import open_store, require_compatible
-from ...store.admin.start_check import unavailable, warn_of_eviction
+from ...store.admin.start_check import secrets_in_use, unavailable, warn_of_eviction
 from ...store.blobs.blob_store import blobs_of
 from ...store.blobs.cleanup import blobs_in_use, require_blobs_in
-from ...store.webhooks.push_configs import secrets_in_use
 from ..agents.adapters import import_errors
 from ..process.worker_process import Receivers, installed_on
 from .worker_signals import import_path

@@ -7,7 +7,9 @@
 local function post_reminder(keys, r, due)
   local reminders, escalation = unpack(cmsgpack.unpack(r.reminders))
   local reminder = table.remove(reminders, 1)
-  if escalation and not reminders[1] then save_config(keys, r, escalation, r.version) end
+  if escalation and not reminders[1] and not refuse_config(keys, escalation) then
+    save_config(keys, r, escalation, r.version)
+  end
   local at, bytes = next_timestamp(r), r.status .. reminder.event
   append_entry(keys, r, at, bytes)
   set_status(keys, r, r.state, '1', bytes, at)

@@ -17,7 +17,7 @@ from ...store import Keys
 from ...store.blobs.references import encode
 from ...store.codec import pack_metadata
 from ...store.verbs import Section, section
-from ...store.webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigArguments, NewPushConfig, config_arguments
+from ..webhooks.config_section import MAX_PUSH_CONFIGS, ConfigSection, NewPushConfig, config_section
 
 logger = logging.getLogger(__name__)
 
@@ -54,16 +54,16 @@ class QuestionSection(NamedTuple):
     """
 
     answer_schema: str | None = None
-    escalation: ConfigArguments | None = None
+    escalation: ConfigSection | None = None
     reminders: Sequence[Reminder] = ()
 
     def parse(self, task_id: str, reply: Sequence[bytes]) -> None:
         """Return None, because this section has no reply."""
 
 
-def escalation_arguments(keys: Keys, config: NewPushConfig) -> ConfigArguments:
+def escalation_section(keys: Keys, config: NewPushConfig) -> ConfigSection:
     """Return the config of an escalation, which does not count toward the limits of configs."""
-    return config_arguments(keys, config, max_configs=MAX_PUSH_CONFIGS + 1)
+    return config_section(keys, config, max_configs=MAX_PUSH_CONFIGS + 1)
 
 
 def answer_schema(question: Sequence[Part], ref: RunRef) -> str | None:

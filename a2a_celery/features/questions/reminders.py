@@ -17,8 +17,9 @@ from ...push import Subscription, TargetRefused, check_config
 from ...retry_policy import require_delay
 from ...settings import Settings
 from ...store import Keys
-from ...store.webhooks.push_configs import ESCALATION, ConfigArguments, NewPushConfig
-from .question_section import QuestionSection, Reminder, escalation_arguments
+from ..webhooks.config_section import ConfigSection, NewPushConfig
+from ..webhooks.push_configs import ESCALATION
+from .question_section import QuestionSection, Reminder, escalation_section
 
 RemindAfter: TypeAlias = float | Sequence[float] | None
 """Seconds from a question to its reminder, or an ascending sequence for several reminders, or None for no reminder."""
@@ -69,13 +70,13 @@ class Reminders:
         ]
         return QuestionSection(escalation=self._config(task_id, keys, settings), reminders=reminders)
 
-    def _config(self, task_id: str, keys: Keys, settings: Settings) -> ConfigArguments | None:
+    def _config(self, task_id: str, keys: Keys, settings: Settings) -> ConfigSection | None:
         sealer = sealer_of(settings.secret_keys) if self.escalate_to else None
         if sealer is None:
             return None
         config = TaskPushNotificationConfig(id=ESCALATION, task_id=task_id, url=self.escalate_to)
         sealed_config = sealer.seal(Subscription(config).to_bytes(), task_id, ESCALATION)
-        return escalation_arguments(keys, NewPushConfig(ESCALATION, sealed_config, sealer.fingerprint))
+        return escalation_section(keys, NewPushConfig(ESCALATION, sealed_config, sealer.fingerprint))
 
 
 def _event(number: int, *, escalates: bool) -> TaskStatusUpdateEvent:

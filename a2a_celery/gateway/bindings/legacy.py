@@ -82,8 +82,8 @@ from ...operations.errors import FieldErrors, fields_text, invalid
 from ..middleware.bodies import levels_of, run_in_thread
 from ..middleware.service_parameters import Endpoint, requested_version, served_as
 from ..operations.limits import ResponseMeter, is_large, meter_of
-from ..operations.push_configs import PROTOCOL
 from ..operations.turns import EVENT_IDS, IS_LAST
+from ..operations.validation import PROTOCOL
 from ..protocol_errors import EXTRA_RPC_CODES, REACHED, RETRY_SECONDS, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
 from .endpoints import RpcId, rest_error, rest_fault

@@ -15,15 +15,11 @@ from a2a.server.context import ServerCallContext
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.types import (
     CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     SendMessageRequest,
     SubscribeToTaskRequest,
-    TaskPushNotificationConfig,
 )
 from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
 from a2a.utils.telemetry import SpanKind, trace_function
@@ -33,13 +29,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ...features.feature import GatewayOperation
+from ...features.operations import OPERATIONS as FEATURE_OPERATIONS
 from ..cards import cached_card
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
 from ..middleware.service_parameters import Endpoint
 from ..operations.limits import meter_of
-from ..operations.push_configs import REPLAYED
-from ..operations.validation import SIGNAL
+from ..operations.validation import PATH_PARAMETERS, SIGNAL
 from ..protocol_errors import to_a2a
 from .endpoints import rest_error, rest_fault
 from .json_results import event_json_in_pieces, event_line, json_response, message_json, page_json, task_json
@@ -80,18 +77,19 @@ def _endpoint(operation: RestOperation, handler: GatewayHandler, context_builder
 
 
 async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Any:
-    """Return the request message of an operation. Store its tenant and, for a replay, the event id in `context`."""
+    """Return the request message of an operation. Store its tenant and further parameters of the path in `context`."""
     params: Any
+    context.state[PATH_PARAMETERS] = {}
     if request.method == "POST":
         body = await request.body()
         params = await parse_soon(len(body), parse_json, await request.json() if body else {}, kind)
     else:
         params = parse_query(request.query_params, kind)
     for name, value in request.path_params.items():
-        if name == "event":
-            context.state[REPLAYED] = value
-        elif name != "tenant":
+        if name in kind.DESCRIPTOR.fields_by_name:
             setattr(params, name, value)
+        elif name != "tenant":
+            context.state[PATH_PARAMETERS][name] = value
     context.tenant = one_tenant(
         request.path_params.get("tenant", ""), request.query_params.get("tenant", ""), params.tenant
     )
@@ -175,35 +173,6 @@ async def send_signal(
     return JSONResponse(await handler.on_send_signal(params, context), status_code=202)
 
 
-async def create_push_config(
-    handler: GatewayHandler, params: TaskPushNotificationConfig, context: ServerCallContext, _: Request
-) -> Response:
-    """Serve CreateTaskPushNotificationConfig."""
-    return _response(message_json(await handler.on_create_task_push_notification_config(params, context)))
-
-
-async def get_push_config(
-    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Serve GetTaskPushNotificationConfig."""
-    return _response(message_json(await handler.on_get_task_push_notification_config(params, context)))
-
-
-async def list_push_configs(
-    handler: GatewayHandler, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Serve ListTaskPushNotificationConfigs."""
-    return _response(message_json(await handler.on_list_task_push_notification_configs(params, context)))
-
-
-async def delete_push_config(
-    handler: GatewayHandler, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Serve DeleteTaskPushNotificationConfig."""
-    await handler.on_delete_task_push_notification_config(params, context)
-    return _response("{}")
-
-
 async def get_extended_card(
     handler: GatewayHandler, params: GetExtendedAgentCardRequest, context: ServerCallContext, request: Request
 ) -> Response:
@@ -212,33 +181,18 @@ async def get_extended_card(
     return cached_card(_response(json.dumps(MessageToDict(card))), request)
 
 
-async def get_webhook_deliveries(
-    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Return the newest deliveries of a webhook."""
-    return JSONResponse(await handler.on_get_webhook_deliveries(params, context))
+def rest_operation(operation: GatewayOperation) -> RestOperation:
+    """Return the REST operation of an operation that belongs to a feature."""
 
+    async def answer(handler: GatewayHandler, params: Any, context: ServerCallContext, _: Request) -> Response:
+        result = await handler.perform(operation.name, params, context)
+        if isinstance(result, dict):
+            return JSONResponse(result, status_code=operation.status)
+        return _response("{}" if result is None else message_json(result))
 
-async def replay_webhook_deliveries(
-    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Queue another delivery of one event, or of all failed events."""
-    return JSONResponse(await handler.on_replay_webhook_deliveries(params, context), status_code=202)
+    answer.__name__, answer.__doc__ = operation.perform.__name__, operation.perform.__doc__
+    return RestOperation((operation.method,), operation.path, operation.request, answer)
 
-
-async def ping_webhook(
-    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Queue a test ping, which a watcher posts."""
-    return JSONResponse(await handler.on_ping_webhook(params, context), status_code=202)
-
-
-_CONFIGS = "/tasks/{task_id}/pushNotificationConfigs"
-_CONFIG = _CONFIGS + "/{id:path}"
-"""Path of a push notification config. The id may contain slashes, which a client sends as ``%2F``."""
-
-_WEBHOOK = "/webhooks/{task_id}/{id:path}"
-"""Path prefix of the gateway's webhook operations, which are not part of the specification."""
 
 OPERATIONS = (
     # Starlette tries routes in this order. The most frequent operations come first, and SubscribeToTask comes before
@@ -250,22 +204,7 @@ OPERATIONS = (
     RestOperation(("POST",), "/tasks/{id}:signal", SubscribeToTaskRequest, send_signal),
     RestOperation(("GET",), "/tasks/{id}", GetTaskRequest, get_task),
     RestOperation(("GET",), "/tasks", ListTasksRequest, list_tasks),
-    RestOperation(("GET",), _CONFIG, GetTaskPushNotificationConfigRequest, get_push_config),
-    RestOperation(("DELETE",), _CONFIG, DeleteTaskPushNotificationConfigRequest, delete_push_config),
-    RestOperation(("POST",), _CONFIGS, TaskPushNotificationConfig, create_push_config),
-    RestOperation(("GET",), _CONFIGS, ListTaskPushNotificationConfigsRequest, list_push_configs),
     RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
-    # not part of the specification, like the paths of webhooks below
-    RestOperation(("GET",), "/families/{id}", GetTaskRequest, get_task_family),
-    RestOperation(("GET",), f"{_WEBHOOK}/deliveries", GetTaskPushNotificationConfigRequest, get_webhook_deliveries),
-    RestOperation(
-        ("POST",), f"{_WEBHOOK}/deliveries:replay", GetTaskPushNotificationConfigRequest, replay_webhook_deliveries
-    ),
-    RestOperation(
-        ("POST",),
-        f"{_WEBHOOK}/deliveries/{{event}}:replay",
-        GetTaskPushNotificationConfigRequest,
-        replay_webhook_deliveries,
-    ),
-    RestOperation(("POST",), f"{_WEBHOOK}:ping", GetTaskPushNotificationConfigRequest, ping_webhook),
+    RestOperation(("GET",), "/families/{id}", GetTaskRequest, get_task_family),  # not part of the specification
+    *map(rest_operation, FEATURE_OPERATIONS),
 )

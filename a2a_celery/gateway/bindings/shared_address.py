@@ -49,6 +49,10 @@ class SharedAddress:
         """Return a shared address for the HTTP bindings, which call operations by their names in `GatewayHandler`."""
         return cast(GatewayHandler, cls(handlers))
 
+    async def perform(self, name: str, params: Any, context: ServerCallContext) -> Any:
+        """Perform the operation `name` of a feature, and return its response."""
+        return await choose_agent(self._handlers, context).perform(name, params, context)
+
     def __getattr__(self, name: str) -> Any:
         first = next(iter(self._handlers.values()))
         if not callable(getattr(GatewayHandler, name, None)):

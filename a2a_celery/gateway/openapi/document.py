@@ -21,6 +21,7 @@ from a2a.utils.constants import (
 from a2a.utils.errors import A2A_ERROR_MAPPING
 from google.api import annotations_pb2
 
+from ...features.operations import OPERATIONS as FEATURE_OPERATIONS
 from ..auth.schemes import Scheme
 from ..bindings.rest import OPERATIONS, RestOperation
 from ..operations.validation import BOUNDS
@@ -46,11 +47,8 @@ SUMMARIES = {
     "ListTasks": "Return a page of the caller's tasks, newest status first.",
     "CancelTask": "Cancel a task.",
     "SubscribeToTask": "Follow a task. Status 204: all events were received.",
-    "CreateTaskPushNotificationConfig": "Create a webhook of a task.",
-    "GetTaskPushNotificationConfig": "Return a webhook of a task.",
-    "ListTaskPushNotificationConfigs": "Return the webhooks of a task.",
-    "DeleteTaskPushNotificationConfig": "Delete a webhook of a task.",
     "GetExtendedAgentCard": "Return the card for authenticated callers.",
+    **{operation.name: operation.summary for operation in FEATURE_OPERATIONS if not operation.response},
 }
 """Descriptions of the operations of A2A."""
 

@@ -4,46 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...features.operations import OPERATIONS as FEATURE_OPERATIONS
+from ...features.operations import SCHEMAS as FEATURE_SCHEMAS
 from ...lifecycle.signals import MAX_SIGNAL_ID
-from .schemas import COMPONENTS, Schema
-
-STRING: Schema = {"type": "string"}
-TIME: Schema = {"type": "string", "format": "date-time"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-
-
-def _object(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
-    return {"type": "object", "properties": required | (optional or {}), "required": list(required)}
-
-
-def _list(item: Schema) -> Schema:
-    return {"type": "array", "items": item}
+from .schemas import COMPONENTS, STRING, Schema, list_schema, object_schema
 
 
 def _nullable(name: str) -> Schema:
     return {"anyOf": [{"$ref": f"{COMPONENTS}{name}"}, {"type": "null"}]}
 
 
-_DELIVERIES: dict[str, Schema] = {
-    "taskId": STRING,
-    "id": STRING,
-    "state": STRING,
-    "delivered": COUNT,
-    "lastEvent": COUNT,
-    "failures": COUNT,
-    "requested": _list(STRING),
-    "deliveries": _list({"$ref": f"{COMPONENTS}WebhookDelivery"}),
-}
-_DELIVERY_TIMES = {"nextTry": TIME, "givenUpAt": TIME}
-
 _ENTRY = ("identifier", "displayName", "description", "version", "type", "url")
 
 SCHEMAS: dict[str, Schema] = {
-    "Catalog": _object(
-        {"specVersion": STRING, "entries": _list({"$ref": f"{COMPONENTS}CatalogEntry"})},
+    "Catalog": object_schema(
+        {"specVersion": STRING, "entries": list_schema({"$ref": f"{COMPONENTS}CatalogEntry"})},
     ),
-    "CatalogEntry": _object(dict.fromkeys(_ENTRY, STRING)),
-    "Signal": _object(
+    "CatalogEntry": object_schema(dict.fromkeys(_ENTRY, STRING)),
+    "Signal": object_schema(
         {"name": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"}},
         {
             "payload": {"description": "A JSON value."},
@@ -51,8 +29,8 @@ SCHEMAS: dict[str, Schema] = {
             "tenant": STRING,
         },
     ),
-    "SignalResult": _object({"taskId": STRING, "resumed": {"type": "boolean"}}),
-    "RelatedTask": _object(
+    "SignalResult": object_schema({"taskId": STRING, "resumed": {"type": "boolean"}}),
+    "RelatedTask": object_schema(
         {
             "id": STRING,
             "agent": {"type": ["string", "null"]},
@@ -60,27 +38,14 @@ SCHEMAS: dict[str, Schema] = {
             "cancelWithParent": {"type": "boolean"},
         }
     ),
-    "TaskFamily": _object(
+    "TaskFamily": object_schema(
         {
             "id": STRING,
             "parent": _nullable("RelatedTask"),
-            "children": _list({"$ref": f"{COMPONENTS}RelatedTask"}),
+            "children": list_schema({"$ref": f"{COMPONENTS}RelatedTask"}),
         }
     ),
-    "WebhookDelivery": _object(
-        {"outcome": STRING},
-        {
-            "time": TIME,
-            "event": STRING,
-            "ping": STRING,
-            "status": {"type": "integer"},
-            "latencyMs": {"type": "number"},
-            "reason": STRING,
-            "nextTry": TIME,
-        },
-    ),
-    "WebhookDeliveries": _object(_DELIVERIES, _DELIVERY_TIMES),
-    "WebhookPing": _object({"ping": STRING, **_DELIVERIES}, _DELIVERY_TIMES),
+    **FEATURE_SCHEMAS,
 }
 
 
@@ -102,8 +67,6 @@ class ExtraOperation(NamedTuple):
     status: int = 200
 
 
-_WEBHOOK = "/webhooks/{task_id}/{id}"
-
 EXTRA_OPERATIONS: dict[tuple[str, str], ExtraOperation] = {
     ("POST", "/tasks/{id}:subscribe"): ExtraOperation(
         "SubscribeToTaskByPost", "Follow a task, like SubscribeToTask.", response=""
@@ -114,15 +77,12 @@ EXTRA_OPERATIONS: dict[tuple[str, str], ExtraOperation] = {
     ("GET", "/families/{id}"): ExtraOperation(
         "GetTaskFamily", "Return the parent and the children of a task.", "TaskFamily"
     ),
-    ("GET", f"{_WEBHOOK}/deliveries"): ExtraOperation(
-        "GetWebhookDeliveries", "Return the newest and the pending deliveries of a webhook.", "WebhookDeliveries"
-    ),
-    ("POST", f"{_WEBHOOK}/deliveries:replay"): ExtraOperation(
-        "ReplayWebhookDeliveries", "Post all failed events of a webhook again.", "WebhookDeliveries", status=202
-    ),
-    ("POST", f"{_WEBHOOK}/deliveries/{{event}}:replay"): ExtraOperation(
-        "ReplayWebhookDelivery", "Post one event of a webhook again.", "WebhookDeliveries", status=202
-    ),
-    ("POST", f"{_WEBHOOK}:ping"): ExtraOperation("PingWebhook", "Post a test ping.", "WebhookPing", status=202),
+    **{
+        (operation.method, operation.path.replace(":path}", "}")): ExtraOperation(
+            operation.operation_id or operation.name, operation.summary, operation.response, status=operation.status
+        )
+        for operation in FEATURE_OPERATIONS
+        if operation.response
+    },
 }
 """Operations by HTTP method and path."""

@@ -15,6 +15,10 @@ Schema = dict[str, Any]
 
 COMPONENTS = "#/components/schemas/"
 
+STRING: Schema = {"type": "string"}
+TIME: Schema = {"type": "string", "format": "date-time"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+
 _SCALARS: dict[int, Schema] = {
     FieldDescriptor.TYPE_STRING: {"type": "string"},
     FieldDescriptor.TYPE_BYTES: {"type": "string", "contentEncoding": "base64"},
@@ -28,6 +32,16 @@ _JSON_TYPES: dict[str, Schema] = {
     "google.protobuf.Empty": {"type": "object"},
 }
 """Schemas of messages with a special form in JSON."""
+
+
+def object_schema(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    """Return the schema of an object with `required` and `optional` members."""
+    return {"type": "object", "properties": required | (optional or {}), "required": list(required)}
+
+
+def list_schema(item: Schema) -> Schema:
+    """Return the schema of a list."""
+    return {"type": "array", "items": item}
 
 
 def reference(descriptor: Any) -> Schema:

@@ -27,6 +27,12 @@ from ..protocol_errors import LAST_EVENT_ID, Denial, PermissionDeniedError
 SIGNAL = "a2a_signal"
 """Key of a call context for the body of a signal request."""
 
+PATH_PARAMETERS = "a2a_path_parameters"
+"""Key of a call context for the parameters of the path that are not fields of the request, by name."""
+
+PROTOCOL = "a2a_protocol"
+"""Key of a call context for the protocol version. The key is set only for clients that use 0.3."""
+
 BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": MAX_TOKEN_LENGTH}
 """Maximum length of the identifiers and page tokens in a request, by field. Most identifiers become part of a Redis
 key."""

@@ -20,22 +20,19 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import queue_of
 from ...features.feature import OperatorRoute
 from ...features.gateway import OPERATOR_ROUTES
-from ...operations.errors import invalid, not_found
+from ...operations.errors import invalid
 from ...operations.service import TaskService
 from ...settings import Settings
 from ...store import AsyncStore, Keys
 from ...store.admin.samples import HOUR, SERIES, read_samples
 from ...store.admin.start_check import announced_workers, watchers
 from ...store.admin.usage import read_memory
-from ...store.webhooks.deliveries import read_delivery, replay_delivery, scan_deliveries
-from ...telemetry.names import Action
 from ..auth.refusal_log import RefusalLog
 from ..metrics import Metrics
 from ..middleware.json_endpoint import json_endpoint
 from ..operations.limits import OwnerLimits
-from . import audit
 from .operator_request import OperatorRequest
-from .reports import announced_json, delivery_json, history_json, overview_json, worker_json
+from .reports import announced_json, history_json, overview_json, worker_json
 from .role import OperatorRole
 from .stored_tasks import newest_failures, page_of_list, stored_tasks, tasks_of_all
 from .task_actions import cancel_task, cancel_tasks, signal_task
@@ -100,8 +97,6 @@ class OperatorApi:
             OperatorRoute("POST", "/tasks:cancel", "OperatorCancelTasks", cancel_tasks),
             OperatorRoute("POST", "/tasks/{id}:cancel", "OperatorCancelTask", cancel_task),
             OperatorRoute("POST", "/tasks/{id}:signal", "OperatorSignal", signal_task),
-            OperatorRoute("GET", "/webhooks", "OperatorListWebhooks", self.webhooks),
-            OperatorRoute("POST", "/webhooks/{id}/{config:path}:replay", "OperatorReplay", self.replay),
             OperatorRoute("GET", "/workers", "OperatorListWorkers", self.workers),
             OperatorRoute("POST", "/workers/{name:path}:drain", "OperatorDrain", self.drain),
             OperatorRoute("POST", "/workers/{name:path}:undrain", "OperatorUndrain", self.undrain),
@@ -152,24 +147,6 @@ class OperatorApi:
     async def task(self, request: OperatorRequest) -> dict[str, Any]:
         """Return the timeline of a task, which may belong to any owner."""
         return await timeline(self._store, self._keys, request.task_id, request.owns)
-
-    async def webhooks(self, request: OperatorRequest) -> dict[str, Any]:
-        """Return a page of the webhooks with pending deliveries or, with ``state=dead``, of the webhooks whose delivery
-        was given up."""
-        is_dead = request.http.query_params.get("state") == "dead"
-        page = await self._store.run(scan_deliveries(self._keys, dead=is_dead, cursor=request.cursor()))
-        return {"webhooks": [delivery_json(delivery) for delivery in page.deliveries], "next": page.cursor}
-
-    async def replay(self, request: OperatorRequest) -> dict[str, Any]:
-        """Make the failed events of a webhook due, so that a watcher posts them again."""
-        task_id, config_id = request.task_id, request.http.path_params["config"]
-        outcome = await self._store.run(replay_delivery(self._keys, task_id, config_id))
-        delivery = await self._store.run(read_delivery(self._keys, task_id, config_id))
-        fields = {"task": task_id, "webhook": config_id}
-        audit.record(Action.DELIVERY_REPLAYED, request.operator, f"task {task_id}", outcome, **fields)
-        if outcome == "missing" or delivery is None:
-            raise not_found(task_id)
-        return delivery_json(delivery) | {"replayed": outcome == "replayed"}
 
     async def workers(self, request: OperatorRequest) -> dict[str, Any]:
         """Return the workers, the watchers, and the queue of each agent."""

@@ -11,6 +11,7 @@ from typing import Any
 from a2a.types import TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from google.protobuf.struct_pb2 import Value
 
+from ...features.metrics import FeatureMetrics
 from ...lifecycle import Event, LogEntry
 from ...lifecycle.end_reasons import EndReason, end_reason
 from ...lifecycle.events import kind_of
@@ -33,7 +34,6 @@ from ...store.operation import BOUNDS
 from ...store.runs.journal import RecordedEntries, RecordedEntry
 from ...store.runs.release import Steps
 from ...store.runs.step_durations import StepDuration
-from ...store.webhooks.deliveries import Attempt, Delivery, DeliveryMetrics
 from .waits import Wait
 
 MAX_DETAIL = 200
@@ -53,7 +53,7 @@ TOKENS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", 
 
 
 def overview_json(
-    fleet_metrics: FleetMetrics, posts: DeliveryMetrics, memory: Memory | None, agents: Iterable[str]
+    fleet_metrics: FleetMetrics, posts: FeatureMetrics, memory: Memory | None, agents: Iterable[str]
 ) -> dict[str, Any]:
     """Return the metrics of the fleet. The counts of ended tasks and webhook posts and the duration histograms are
     totals since the store was created."""
@@ -128,39 +128,6 @@ def task_json(task: TaskSummary) -> dict[str, Any]:
         "reason": task.reason,
         "reference": task.reference,
         "deadLetter": task.is_resubmittable,
-    }
-
-
-def delivery_json(delivery: Delivery) -> dict[str, Any]:
-    """Return the state of the deliveries to a webhook, without the webhook's address and the receiver's response."""
-    failure = {name: delivery.failure[name] for name in ("reason", "status") if name in delivery.failure}
-    times = {
-        "failingSince": delivery.first_failed_us,
-        "nextTry": 0 if delivery.died_us or delivery.is_leased else delivery.due_us,
-        "givenUpAt": delivery.died_us,
-    }
-    return {
-        "task": delivery.task_id,
-        "id": delivery.config_id,
-        "agent": delivery.agent,
-        "state": delivery.state,
-        "delivered": delivery.delivered,
-        "lastEvent": delivery.version,
-        "failures": delivery.failures,
-        **{name: iso(at_us) for name, at_us in times.items() if at_us},
-        **failure,
-    }
-
-
-def attempt_json(attempt: Attempt) -> dict[str, Any]:
-    """Return an attempt to post to a webhook."""
-    return {
-        "at": iso(attempt.at_us),
-        "event": attempt.post,
-        "outcome": attempt.outcome,
-        "status": attempt.status,
-        "latencyMs": attempt.latency_ms,
-        "reason": attempt.reason,
     }
 
 

@@ -1,11 +1,12 @@
-"""Timeline of one task: its waits, steps, recorded results, events, webhooks and relatives."""
+"""Timeline of one task: its waits, steps, recorded results, events and relatives, and what features add."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...features.gateway import TIMELINES
 from ...lifecycle import LogEntry
 from ...lifecycle.references import Scope
 from ...operations.errors import not_found
@@ -15,11 +16,7 @@ from ...store.runs.journal import read_recorded
 from ...store.runs.release import read_steps
 from ...store.runs.step_durations import step_durations
 from ...store.tasks.family import read_family
-from ...store.webhooks.deliveries import read_delivery
-from ...store.webhooks.push_configs import list_push_configs
 from .reports import (
-    attempt_json,
-    delivery_json,
     events_json,
     recorded_json,
     step_json,
@@ -54,13 +51,13 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[
     if steps is None:
         raise not_found(task_id)
     is_owner = owns(steps.scope)
-    family, configs, entries, recorded = await asyncio.gather(
+    further: Sequence[Any]
+    family, entries, recorded, *further = await asyncio.gather(
         store.run(read_family(keys, None, task_id)),
-        store.run(list_push_configs(keys, None, task_id)),
         _ends_of_log(store, keys, task_id),
         store.run(read_recorded(keys, task_id, max_content=MAX_CONTENT if is_owner else 0)),
+        *(read(store, keys, task_id) for read in TIMELINES.values()),
     )
-    deliveries = await asyncio.gather(*(store.run(read_delivery(keys, task_id, config)) for config, _ in configs or ()))
     children = [] if family is None else [child.to_dict() for child in family.children[-MAX_CHILDREN:]]
     accepted_us = entries[0].recorded_us if entries else 0
     return {
@@ -70,11 +67,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[
         "recorded": recorded_json(recorded, accepted_us, is_owner=is_owner),
         "recordedCount": recorded.count,
         "events": events_json(entries, is_owner=is_owner),
-        "webhooks": [
-            delivery_json(delivery) | {"attempts": [attempt_json(attempt) for attempt in delivery.attempts]}
-            for delivery in deliveries
-            if delivery is not None
-        ],
+        **dict(zip(TIMELINES, further, strict=True)),
         "parent": None if family is None or family.parent is None else family.parent.to_dict(),
         "children": children,
     }

@@ -15,7 +15,6 @@ from ...lifecycle.states import TERMINAL
 from ..keys import Keys
 from ..operation import BOUNDS, Operation
 from ..verbs import Reply, verb
-from ..webhooks.deliveries import DeliveryMetrics
 from .metrics import FleetMetrics
 from .usage import Memory
 
@@ -51,7 +50,7 @@ class Sample:
     Attributes:
         ended: Ended tasks, by terminal state in ascending order.
         runs: Open runs, by `PHASES`.
-        posts: Numbers of posts to webhooks that were delivered, that failed and are retried, and that were given up.
+        posts: Numbers of posts that were delivered, that failed and are retried, and that were given up.
         memory: Used and maximum bytes of the store, or (-1, -1) if they cannot be read.
         queue: Histogram of the times for which runs waited for a worker.
         run: Histogram of the times for which runs ran.
@@ -65,13 +64,13 @@ class Sample:
     run: tuple[int, ...]
 
     @classmethod
-    def of(cls, fleet_metrics: FleetMetrics, posts: DeliveryMetrics, memory: Memory | None) -> Sample:
-        """Return the sample for the metrics of the store."""
+    def of(cls, fleet_metrics: FleetMetrics, posts: tuple[int, int, int], memory: Memory | None) -> Sample:
+        """Return the sample for the metrics of the store; `posts` as in a `Sample`."""
         ended = [(label, count) for (_, label), count in fleet_metrics.counted("ended").items()]
         return cls(
             tuple(sum(count for label, count in ended if label == str(int(state))) for state in sorted(TERMINAL)),
             tuple(fleet_metrics.runs[phase] for phase in PHASES),
-            (posts.delivered, posts.failed, posts.given_up),
+            posts,
             (-1, -1) if memory is None else (memory.used, memory.limit),
             fleet_metrics.histogram("queue"),
             fleet_metrics.histogram("run"),

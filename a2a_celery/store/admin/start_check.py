@@ -26,7 +26,6 @@ from ..client.redis_clients import NO_PRIMARY
 from ..keys import Keys
 from ..operation import Operation
 from ..verbs import Digits, Key, Parser, Reply, Unsent, verb
-from ..webhooks.push_configs import secrets_in_use
 from .schema import SCHEMA, require_schema
 
 logger = logging.getLogger(__name__)
@@ -81,6 +80,16 @@ async def _require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer 
         logger.warning("skipped the check that a2a_secret_key has all secrets in use: %s", e)
         return
     require_secrets(sealer, in_use)
+
+
+@verb
+def secrets_in_use(keys: Keys) -> Reply[frozenset[str]]:
+    """Read the fingerprints of the secrets that seal stored data."""
+
+    def parse(reply: Sequence[bytes]) -> frozenset[str]:
+        return frozenset(fingerprint.decode() for fingerprint in reply)
+
+    return Reply(parse)
 
 
 def warn_of_eviction(info: Any) -> None:

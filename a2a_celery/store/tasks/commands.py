@@ -34,7 +34,6 @@ from ..codec import (
 from ..keys import AnyScope, ExactScope, Keys
 from ..operation import Operation
 from ..verbs import Digits, Key, Reply, Section, Sections, TaskId, Unsent, parsed_by, verb
-from ..webhooks.push_configs import MAX_PUSH_CONFIGS, ConfigToSave, NewPushConfig
 from .family import MAX_DEPTH, Parent, ParentArguments, parent_arguments
 from .replies import (
     Accepted,
@@ -164,7 +163,6 @@ def create_task(
     caller: bytes,
     retention: int,
     options: bytes = b"",
-    push: NewPushConfig | None = None,
     serialize_context: bool = False,
     limits: TaskLimits | None = None,
     reply_channel: ReplyChannel | None = None,
@@ -183,7 +181,6 @@ def create_task(
         caller: Stored form of the caller.
         retention: Seconds for which the ended task is stored.
         options: Stored options of the first run, or b"" for none.
-        push: Push-notification config that receives the events of the task, or None.
         serialize_context: True to execute the runs of the context one after the other.
         limits: Limits for the message, or None for no limits.
         reply_channel: Notification channel of the calling gateway, or None.
@@ -218,7 +215,6 @@ def create_task(
         metadata=None if metadata is None else pack_metadata(metadata),
         reply_channel=reply_channel,
         parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
-        config=push,
         sections=sections,
         reply=Reply(
             partial(_created, stored_task, request.message if detached else None, parent, sections),
@@ -247,7 +243,6 @@ def _create_task(
     metadata: bytes | None,
     reply_channel: ReplyChannel | None,
     parent_arguments: ParentArguments | None,
-    config: ConfigToSave | None,
     sections: Sections,
     reply: Unsent[Reply[T]],
 ) -> Reply[T]:
@@ -295,7 +290,6 @@ def continue_task(
     caller: bytes,
     nonce: str,
     options: bytes = b"",
-    push: NewPushConfig | None = None,
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
     on_message: str = "queue",
@@ -312,7 +306,6 @@ def continue_task(
         caller: Stored form of the caller.
         nonce: Token that detects a repeated call.
         options: Stored options of the run, or b"" for none.
-        push: Push-notification config to save, which receives the following events, or None.
         limits: Limits for the message, or None for no limits.
         max_bytes: Maximum size of the task including the message, in bytes, or None for no limit.
         on_message: ``Agent.on_message``.
@@ -335,7 +328,6 @@ def continue_task(
         limits=limit_argument(keys, scope, limits),
         max_bytes=max_bytes,
         on_message=on_message,
-        config=push,
         sections=sections,
         reply=Reply(
             partial(_continued, task_id, max_bytes, sections),
@@ -361,7 +353,6 @@ def _continue_task(
     limits: str,
     max_bytes: int | None,
     on_message: str,
-    config: ConfigToSave | None,
     sections: Sections,
     reply: Unsent[Reply[T]],
 ) -> Reply[T]:
@@ -376,7 +367,6 @@ CONTINUE_REASONS: Reasons = {
     b"ended": (Reason.ENDED, {}),
     b"working": (Reason.WORKING, {}),
     b"full": (Reason.TOO_MANY_MESSAGES, {"maximum": MAX_WAITING_TURNS}),
-    b"configs": (Reason.TOO_MANY_CONFIGS, {"maximum": MAX_PUSH_CONFIGS}),
     b"limited": (Reason.LIMITED, {}),
 }
 

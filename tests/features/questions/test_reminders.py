@@ -9,16 +9,17 @@ from struct import pack
 import pytest
 from a2a.types import Message, TaskStatus, TaskStatusUpdateEvent
 
-from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_arguments
+from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_section
 from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
+from a2a_celery.features.webhooks.config_section import MAX_PUSH_CONFIGS, NewPushConfig
+from a2a_celery.features.webhooks.deliveries import read_delivery
+from a2a_celery.features.webhooks.push_configs import ESCALATION, save_push_config
 from a2a_celery.lifecycle.own_metadata import NAMESPACE, REMINDER, own_metadata
 from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import STEPS
 from a2a_celery.store.runs.commands import Settled, settle_run
 from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
-from a2a_celery.store.webhooks.deliveries import read_delivery
-from a2a_celery.store.webhooks.push_configs import ESCALATION, MAX_PUSH_CONFIGS, NewPushConfig, save_push_config
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, status
 
 HOUR_US = 3_600_000_000
@@ -36,7 +37,7 @@ def questions_section(
     keys: Keys, reminders: Sequence[Reminder], escalation: NewPushConfig | None = None
 ) -> QuestionSection:
     """Return the section of a question with reminders."""
-    return QuestionSection(None, escalation and escalation_arguments(keys, escalation), reminders)
+    return QuestionSection(None, escalation and escalation_section(keys, escalation), reminders)
 
 
 class Questions:
@@ -236,7 +237,7 @@ async def test_the_reminders_of_an_older_store_are_posted(
     task_id = await questions.ask((HOUR_US, 2 * HOUR_US), CONFIG)
     record = keys.task(task_id).record
     first, last = reminder(HOUR_US, 1), reminder(2 * HOUR_US, 2)
-    webhook = [str(argument).encode() for argument in escalation_arguments(keys, CONFIG)]
+    webhook = [str(argument).encode() for argument in escalation_section(keys, CONFIG)]
     webhook[1] = CONFIG.sealed
     texts = [b"%d %d" % (HOUR_US, 2 * HOUR_US), first.event, first.metadata, last.event, last.metadata, *webhook]
     older_form = b"".join(pack(">I", len(text)) + text for text in texts)

@@ -11,6 +11,7 @@ from a2a_celery.features.sessions.section import SavedSession, SavedSince, Sessi
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.start_check import secrets_in_use
 from a2a_celery.store.runs.commands import (
     Claim,
     Illegal,
@@ -20,7 +21,6 @@ from a2a_celery.store.runs.commands import (
 )
 from a2a_celery.store.runs.suspension import suspend_run
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
-from a2a_celery.store.webhooks.push_configs import secrets_in_use
 from tests.store.test_steps import step
 from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
 from tests.support.store.suspensions import timer

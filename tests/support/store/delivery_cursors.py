@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from a2a_celery.lifecycle import EventId
-from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.webhooks.deliveries import (
+from a2a_celery.features.webhooks import keys as webhook_keys
+from a2a_celery.features.webhooks.config_section import NewPushConfig
+from a2a_celery.features.webhooks.deliveries import (
     Delivery,
     DeliveryCursor,
     acquire_due_deliveries,
     read_delivery,
     record_delivery,
 )
-from a2a_celery.store.webhooks.push_configs import NewPushConfig, save_push_config
+from a2a_celery.features.webhooks.push_configs import save_push_config
+from a2a_celery.lifecycle import EventId
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log.pages import read_log
 from tests.support.store.seeds import ANN
 
 LEASE_US = 60_000_000
@@ -42,8 +44,8 @@ class Webhooks:
     async def pass_time(self, seconds: float) -> None:
         """Move the times of all scheduled and failing deliveries `seconds` into the past."""
         micros = int(seconds * 1_000_000)
-        for member in await self.store.redis.zrange(self.keys.deliveries, 0, -1):
-            await self.store.redis.zincrby(self.keys.deliveries, -micros, member)
+        for member in await self.store.redis.zrange(webhook_keys.deliveries(self.keys), 0, -1):
+            await self.store.redis.zincrby(webhook_keys.deliveries(self.keys), -micros, member)
         async for key in self.store.redis.scan_iter(f"{self.keys.prefix}:*:push"):
             for field in await self.store.redis.hkeys(key):
                 if field.endswith(b":first_failed_at"):

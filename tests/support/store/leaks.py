@@ -8,6 +8,7 @@ from a2a.types import TaskState
 
 from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.features.sessions.section import session_prefix
+from a2a_celery.features.webhooks import keys as webhook_keys
 from a2a_celery.lifecycle import TERMINAL
 from a2a_celery.lifecycle.references import quote_key_part
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED
@@ -156,17 +157,17 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                 record = await record_of(member.decode())
                 if record.get(b"phase") != b"" or int(record[b"state"]) in TERMINAL:
                     problems.append(f"{key}: {member!r} does not wait for its client")
-        elif key == keys.requested_posts:
+        elif key == webhook_keys.requested_posts(keys):
             for member in await redis.zrange(key, 0, -1):
                 tag, _, config = member.decode().partition(" ")
                 line = await redis.hgetall(f"{keys.prefix}:{{{tag}}}:push")
                 if await record_of(tag) and f"{config}:requested".encode() not in line:
                     problems.append(f"{key}: {member!r} has no requested posts")
-        elif key in (keys.deliveries, keys.dead_deliveries) or key.startswith(
+        elif key in (webhook_keys.deliveries(keys), webhook_keys.dead_deliveries(keys)) or key.startswith(
             (f"{keys.prefix}:sealed:", f"{keys.prefix}:webhooks:")
         ):
             problems += await _delivery_leaks(store, keys, key, expires, waiting_tags)
-        elif key == keys.delivery_outcomes:
+        elif key == webhook_keys.delivery_outcomes(keys):
             counted_fields = {name.decode() for name in await redis.hkeys(key)}
             problems += [f"{key}: {name}" for name in counted_fields - {"delivered", "failed", "given_up"}]
         elif key.startswith(f"{keys.metrics}:samples:"):
@@ -224,9 +225,13 @@ async def _delivery_leaks(store: AsyncStore, keys: Keys, key: str, expires: int,
         is_enabled = config in record.get(b"enabled_configs", b"").decode().split()
         if f"{config}:sealed".encode() not in cursor:
             problems.append(f"{key}: {member!r} has no config")
-        elif (key == keys.deliveries and dead) or (key == keys.dead_deliveries and not dead) or dead == is_enabled:
+        elif (
+            (key == webhook_keys.deliveries(keys) and dead)
+            or (key == webhook_keys.dead_deliveries(keys) and not dead)
+            or dead == is_enabled
+        ):
             problems.append(f"{key}: {member!r} is {'dead' if dead else 'not dead'}")
-    if key != keys.deliveries and not alive and expires < 0:
+    if key != webhook_keys.deliveries(keys) and not alive and expires < 0:
         problems.append(f"{key}: deliveries of ended tasks without an expiry")
     return problems
 

@@ -9,6 +9,5 @@ from a2a_celery.store import operation
 
 def script_files() -> list[Path]:
     """Return the files of all scripts of the store and of features, without libraries and sections."""
-    folders = (operation.SCRIPTS, operation.FEATURES)
-    files = [path for folder in folders for path in folder.glob("*/*.lua") if path.parent.name != "lib"]
-    return sorted(path for path in files if not path.stem.endswith("section"))
+    files = [*operation.SCRIPTS.glob("*/*.lua"), *operation.FEATURES.rglob("*.lua")]
+    return sorted(path for path in files if path.parent.name != "lib" and not path.stem.endswith("section"))

@@ -18,6 +18,10 @@ from a2a_celery.features.questions.question_section import QuestionSection, Remi
 from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
 from a2a_celery.features.sessions.section import SessionSection, session_key
 from a2a_celery.features.steering.section import read_messages
+from a2a_celery.features.webhooks import keys as webhook_keys
+from a2a_celery.features.webhooks.config_section import NewPushConfig, config_section
+from a2a_celery.features.webhooks.deliveries import abandon_delivery, postpone_delivery, replay_delivery
+from a2a_celery.features.webhooks.push_configs import delete_push_config, save_push_config
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.references import RunRef, Scope
@@ -58,12 +62,6 @@ from a2a_celery.store.tasks.commands import (
 )
 from a2a_celery.store.tasks.family import Parent, acquire_ended_parents
 from a2a_celery.store.tasks.signals import send_signal
-from a2a_celery.store.webhooks.deliveries import abandon_delivery, postpone_delivery, replay_delivery
-from a2a_celery.store.webhooks.push_configs import (
-    NewPushConfig,
-    delete_push_config,
-    save_push_config,
-)
 from tests.support.store.delivery_cursors import Webhooks
 from tests.support.store.seeds import AGENTS, ANN, BOB, LEASE_US, RETENTION, Seeds, chunk, request, status
 from tests.support.store.suspensions import received_entry, timer, wait_for
@@ -133,7 +131,7 @@ class World:
             create_task(
                 self.keys, scope, task_id, context_id, request(task_id=task_id, context_id=context_id), caller=b"{}",
                 retention=RETENTION, limits=MANY, parent=parent, serialize_context=self.chance.random() < 0.5,
-                push=self.new_config() if self.chance.random() < 0.3 else None,
+                sections=[config_section(self.keys, self.new_config())] if self.chance.random() < 0.3 else [],
             )
         )  # fmt: skip
 
@@ -392,7 +390,7 @@ class World:
                     await self.run(abandon_delivery(self.keys, cursor, failure={"reason": "no"}))
 
     async def replay(self, task_id: str, r: Record) -> None:
-        if dead := await self.seeds.store.redis.zrange(self.keys.dead_deliveries, 0, -1):
+        if dead := await self.seeds.store.redis.zrange(webhook_keys.dead_deliveries(self.keys), 0, -1):
             task_id, _, config_id = self.chance.choice(dead).decode().partition(" ")
             await self.run(replay_delivery(self.keys, task_id, config_id))
 

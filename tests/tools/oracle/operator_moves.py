@@ -6,6 +6,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from a2a_celery.features.webhooks.deliveries import (
+    Attempt,
+    abandon_delivery,
+    acquire_requested_posts,
+    delivery_metrics,
+    postpone_delivery,
+    record_delivery,
+    replay_delivery,
+    request_post,
+    settle_requested_post,
+)
+from a2a_celery.features.webhooks.push_configs import delete_push_config, read_push_config, save_push_config
 from a2a_celery.lifecycle import EventId
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.store.admin.archiving import (
@@ -18,28 +30,11 @@ from a2a_celery.store.admin.archiving import (
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.samples import HOUR, Sample, record_sample
 from a2a_celery.store.admin.schema import PAGE, SCHEMA, STEPS, opening_operations, set_schema
-from a2a_celery.store.admin.start_check import announce_watcher, announce_worker
+from a2a_celery.store.admin.start_check import announce_watcher, announce_worker, secrets_in_use
 from a2a_celery.store.admin.usage import read_memory
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.tasks.commands import (
     acquire_request,
-)
-from a2a_celery.store.webhooks.deliveries import (
-    Attempt,
-    abandon_delivery,
-    acquire_requested_posts,
-    delivery_metrics,
-    postpone_delivery,
-    record_delivery,
-    replay_delivery,
-    request_post,
-    settle_requested_post,
-)
-from a2a_celery.store.webhooks.push_configs import (
-    delete_push_config,
-    read_push_config,
-    save_push_config,
-    secrets_in_use,
 )
 from tests.support.store.delivery_cursors import Webhooks
 from tests.support.store.seeds import ANN, LEASE_US
@@ -136,7 +131,7 @@ async def announce(world: Recorder, task_id: str, r: Record) -> None:
     await world.run(announce_watcher(keys, "one", archives=False, withdraws=withdraws))
     await world.run(announce_worker(keys, "worker"))
     metrics, posts = await world.run(read_metrics(keys)), await world.run(delivery_metrics(keys))
-    await world.run(record_sample(keys, HOUR, Sample.of(metrics, posts, None)))
+    await world.run(record_sample(keys, HOUR, Sample.of(metrics, posts.posts, None)))
     overdraw = world.chance.random() < 0.3
     for _ in range(2):
         operation = acquire_request(keys, ANN, per_second=0.001, burst=3, cost=2, spare=1, overdraw=overdraw)

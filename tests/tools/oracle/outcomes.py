@@ -16,10 +16,9 @@ from tests.support.store.scripts import script_files
 FULL_STORE = "full store"
 LIMITS_OF_BYTES = ("memory", "owner_bytes")
 LIMITS = {
-    "create_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "webhooks", "children"),
-    "continue_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "webhooks"),
+    "create_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "children"),
+    "continue_task": (*LIMITS_OF_BYTES, "concurrent", "queued"),
     "send_signal": LIMITS_OF_BYTES,
-    "save_push_config": ("webhooks",),
 }
 """Limits that a script checks."""
 

@@ -11,12 +11,21 @@ from typing import Any
 from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
 from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.schedules.section import skipped_ticks
+from a2a_celery.features.webhooks import keys as webhook_keys
+from a2a_celery.features.webhooks.config_section import NewPushConfig, config_section
+from a2a_celery.features.webhooks.deliveries import (
+    delivery_metrics,
+    read_delivery,
+    scan_deliveries,
+)
+from a2a_celery.features.webhooks.push_configs import list_push_configs
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.store.admin.archiving import (
     read_archive_state,
 )
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.scan import newest_scopes, newest_tasks, scan_list
+from a2a_celery.store.admin.start_check import secrets_in_use
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.journal import read_recorded
@@ -31,16 +40,6 @@ from a2a_celery.store.tasks.commands import (
 )
 from a2a_celery.store.tasks.family import read_family
 from a2a_celery.store.tasks.waiting import list_waiting
-from a2a_celery.store.webhooks.deliveries import (
-    delivery_metrics,
-    read_delivery,
-    scan_deliveries,
-)
-from a2a_celery.store.webhooks.push_configs import (
-    NewPushConfig,
-    list_push_configs,
-    secrets_in_use,
-)
 from tests.support.store.seeds import AGENTS, ANN, BOB, RETENTION, request
 from tests.support.store.view import Record, View
 from tests.support.store.walk import CONTEXTS, Move, World
@@ -174,7 +173,7 @@ class Recorder(World):
     def channel_name(self, channel: str) -> str:
         """Return a name for a channel that does not depend on the keys of the implementation."""
         names = {
-            self.keys.delivery_notifications: "deliveries",
+            webhook_keys.delivery_notifications(self.keys): "deliveries",
             self.keys.ended_parent_notifications: "ended parents",
             self.keys.runner("runner"): "runner",
             **{self.keys.task(task).notifications: f"task {task}" for task in self.view.records},
@@ -233,11 +232,18 @@ class Recorder(World):
         """Return a config with an id."""
         return NewPushConfig(config_id, self.new_id().encode(), "f0", ANN.account, account_limit)
 
+    def _add_config(self, options: dict[str, Any]) -> None:
+        """Replace the option ``push`` by the section of the config."""
+        config = options.pop("push", None)
+        if config is not None:
+            options["sections"] = [*options.get("sections", ()), config_section(self.keys, config)]
+
     async def create_with(self, scope: Scope = ANN, task_id: str = "", text: str = "hello", **options: Any) -> Any:
         """Create a task with options, and return the result."""
         task_id = task_id or self.new_id()
         context_id = self.chance.choice(CONTEXTS)
         message_request = request(text, task_id, context_id)
+        self._add_config(options)
         operation = create_task(
             self.keys, scope, task_id, context_id, message_request, caller=b"{}", retention=RETENTION, **options
         )
@@ -247,6 +253,7 @@ class Recorder(World):
         """Send a message to a task, and return the result."""
         message_request = request(options.pop("text", "more"), task_id, r["context"])
         options.setdefault("sections", [AnswerSection()])
+        self._add_config(options)
         operation = continue_task(
             self.keys,
             Scope.parse(r["scope"]),

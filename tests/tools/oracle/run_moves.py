@@ -9,7 +9,7 @@ from typing import Any
 from a2a_celery.errors import BlobsUnavailable
 from a2a_celery.features import KEPT_METADATA
 from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_arguments
+from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_section
 from a2a_celery.features.sessions.section import SavedSession, SessionSection, checkpoint
 from a2a_celery.features.steering.section import SteeringSection
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
@@ -181,7 +181,7 @@ async def settle_differently(world: Recorder, task_id: str, r: Record) -> None:
         sessions = [SessionSection.of(world.keys, world.chance.randrange(4), b"state")]
     ask_count = world.chance.randrange(2)
     question = QuestionSection(world.chance.choice([None, '{"type":"object"}']))
-    escalation = escalation_arguments(world.keys, world.config("escalation"))
+    escalation = escalation_section(world.keys, world.config("escalation"))
     reply = await world.run(
         settle_run(
             world.keys,

@@ -19,12 +19,12 @@ from unittest.mock import patch
 import redis.asyncio
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.features.webhooks import deliveries
 from a2a_celery.store import Keys, operation
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.object_store import ObjectStore
 from a2a_celery.store.tasks import commands, family, signals
 from a2a_celery.store.verbs import SECTIONS
-from a2a_celery.store.webhooks import deliveries
 from tests.support.store.seeds import Seeds
 from tests.support.store.view import View
 from tests.support.store.walk import PHASES
@@ -85,7 +85,7 @@ class Scripts:
             shutil.copytree(folder, self._folder / folder.name, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
         if self._mutation is not None:
             self._mutate(*self._mutation)
-        for path in self._folder.glob("*/*/*.lua"):
+        for path in self._folder.rglob("*.lua"):
             path.write_text(path.read_text().replace(TIME, ORACLE_TIME))
         self._use(*(self._folder / folder.name for folder in self._original))
         for name, limit in SMALL_LIMITS.items():

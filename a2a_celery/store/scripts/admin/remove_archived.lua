@@ -6,8 +6,8 @@
 -- requires: deletion, indexes, keys, metrics, retirement, states, tasks, time
 
 local function has_undelivered(keys, r)
-  for config in string.gmatch(r.enabled_configs or '', '%S+') do
-    if redis.call('ZSCORE', deliveries, task_tag(keys) .. ' ' .. config) then return true end
+  for id in string.gmatch(r.enabled_configs or '', '%S+') do
+    if redis.call('ZSCORE', r.deliveries, task_tag(keys) .. ' ' .. id) then return true end
   end
   return false
 end

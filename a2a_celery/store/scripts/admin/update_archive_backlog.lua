@@ -12,7 +12,7 @@ local changed = 0
 local function list_for_archive(keys, r)
   if r.quota_account then redis.call('ZREM', stored_key(r) .. ':expiring', expiring_entry(keys, r)) end
   for _, artifact_id in ipairs(redis.call('LRANGE', keys.artifacts, 0, -1)) do redis.call('PERSIST', keys.chunks .. artifact_id) end
-  for _, name in ipairs({'record', 'log', 'history', 'artifacts', 'metadata', 'push', 'execution', 'journal', 'signals'}) do
+  for _, name in ipairs({'record', 'log', 'history', 'artifacts', 'metadata', 'cursors', 'execution', 'journal', 'signals'}) do
     redis.call('PERSIST', keys[name])
   end
   if r.blobs then change_expiry_of_blobs(keys, 'PERSIST') end

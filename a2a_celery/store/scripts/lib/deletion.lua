@@ -1,4 +1,4 @@
--- requires: blobs, configs, deliveries, keys, stored_bytes, time, webhooks
+-- requires: blobs, cursors, keys, stored_bytes, time
 
 -- Delete all keys of a task. The caller has removed the task from the indexes.
 local function delete_task(keys, r)
@@ -7,7 +7,7 @@ local function delete_task(keys, r)
     add_to_sums(stored_key(r), r.quota_account, -r.size)
   end
   for _, artifact_id in ipairs(redis.call('LRANGE', keys.artifacts, 0, -1)) do redis.call('DEL', keys.chunks .. artifact_id) end
-  for _, config in ipairs(config_ids(keys)) do remove_config(keys, r, config, load_delivery(keys, config)) end
+  if r.enabled_configs then delete_cursors(keys, r) end
   redis.call('DEL', keys.record, keys.log, keys.history, keys.artifacts, keys.metadata, keys.turns, keys.execution, keys.journal, keys.signals)
   if r.blobs then delete_blobs(keys, '') end
   redis.call('ZADD', blobs_key(r.leases), 'XX', micros(now()), task_tag(keys))

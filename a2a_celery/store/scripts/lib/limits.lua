@@ -1,4 +1,4 @@
--- requires: buckets, deliveries, full_store, keys, states, stored_bytes, time
+-- requires: buckets, full_store, keys, states, stored_bytes, time
 
 -- A script receives limits as JSON, or '' for no limits. A limit that is absent does not apply.
 --   memory                              true if the memory of the server is nearly full, so that no message is accepted
@@ -91,13 +91,4 @@ local function check_limits(keys, json, how, scope, bytes)
   end
   if not name then return nil, limits.queue or false, limits.stored ~= nil end
   return {'limited', name, micros(maximum), estimate_wait(limits, name == 'concurrent' and 'run' or 'queue', math.max(maximum, 1))}
-end
-
--- Return {'limited', …} like check_limits if `config` (nil for none) is new and its owner has reached the limit of
--- webhooks, or nil.
-local function exceeded_webhooks(keys, config)
-  if not config or config.listed == '' or load_delivery(keys, config.id) then return nil end
-  local maximum = tonumber(config.max_listed)
-  if redis.call('ZCOUNT', config.listed, '(' .. micros(now()), '+inf') < maximum then return nil end
-  return {'limited', 'webhooks', micros(maximum), micros(LONG_WAIT)}
 end

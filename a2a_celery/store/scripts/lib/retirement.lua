@@ -1,4 +1,4 @@
--- requires: blobs, child_waits, context_queue, family, indexes, journal, keys, metrics, packed, pauses, runs, states, stored_bytes, time, versions, webhooks
+-- requires: blobs, child_waits, context_queue, cursors, family, indexes, journal, keys, metrics, packed, pauses, runs, states, stored_bytes, time, versions
 
 local PACKED_KEYS = {'record', 'log', 'metadata'}
 local EXPIRING_KEYS = {'record', 'log', 'history', 'artifacts', 'metadata', 'execution'}
@@ -16,7 +16,7 @@ local function expire_task(keys, r)
   if r.blobs then change_expiry_of_blobs(keys, 'EXPIRE', r.retention) end
   if r.journal_bytes then redis.call('EXPIRE', keys.journal, r.retention) end
   if r.signal_bytes then redis.call('EXPIRE', keys.signals, r.retention) end
-  if r.enabled_configs then expire_deliveries(keys, r) end
+  if r.enabled_configs then expire_cursors(keys, r, r.retention) end
 end
 
 -- Delete the data for a further run: request, journal and signals. Also delete the fields `fields` of the record. The

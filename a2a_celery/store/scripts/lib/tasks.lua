@@ -27,7 +27,7 @@
 --   options                    JSON of the options with which the run is published; absent for the agent's own options;
 --                              deleted with the request
 --   begins_at, trace           not_before_us and the W3C traceparent of the options; absent without options. When the
---                              task ends, `trace` is kept only if the task has webhooks
+--                              task ends, `trace` is kept only if the task has cursors
 --   working_event, canceled_event
 --                              WORKING event for the next claim; CANCELED event of a requested cancellation. Both are
 --                              deleted when the task ends
@@ -80,10 +80,8 @@
 --                              lib/pauses.lua
 --   requeued_from              quoted ids of the resubmitted tasks before this task, each followed by a space; read by
 --                              sections
---   enabled_configs            quoted ids of the push-notification configs that receive events, each followed by a
---                              space, without configs whose delivery was given up
---   deliveries, dead_deliveries
---                              keys of the lists of delivery cursors; present if the task has configs
+--   enabled_configs, deliveries, dead_deliveries
+--                              see lib/cursors.lua
 --   queue                      key of the agent's bounded queue; absent if the queue has no limit
 --   reply_channel, final_only  notification channel of the gateway that created the task; '1' if the channel receives
 --                              final states only. Both are deleted when the task ends
@@ -140,7 +138,7 @@ local function load_record(keys)
   end
   r.recorded_at = r.recorded_at or r.at
   -- changes of this script
-  r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
+  r.cursors_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
   r.before_us = r.recorded_at -- time of the newest entry before this script
   return setmetatable(r, {__index = function(_, field)
     local derive = DERIVED[field]

@@ -5,9 +5,8 @@
 --       | {'waiting', number of waiting messages, snapshot}
 --       | {'delivered', snapshot}: the open run can read the message, or is interrupted | {'working'}: a run is open
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
---       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
---       | {'limited', see check_limits} | the reply of a section
--- requires: blobs, configs, context_queue, full_store, incoming, limits, nonces, notifications, publication, runs, snapshot, states, status, stored_bytes, tasks, time, turns
+--       | {'large'}: the task would be too large | {'limited', see check_limits} | the reply of a section
+-- requires: blobs, context_queue, full_store, incoming, limits, nonces, notifications, publication, runs, snapshot, states, status, stored_bytes, tasks, time, turns
 
 local missing = missing_blobs(keys)
 if missing then return missing end
@@ -50,10 +49,9 @@ local blob_bytes = new_blob_bytes()
 if max_bytes and (r.size or 0) + #message * 2 + blob_bytes > max_bytes then return {'large'} end
 local exceeded, queue = check_limits(keys, limits, r.phase == '' and 'begins' or 'waits', r.scope,
   #message * 2 + #request + #caller + #options + blob_bytes)
-exceeded = exceeded or exceeded_webhooks(keys, config)
+exceeded = exceeded or limit_sections(keys, r)
 if exceeded then return exceeded end
 refuse_on_full_store(keys.record)
-if config and not save_config(keys, r, config, r.version) then return {'configs'} end
 add_size(r, keep_blobs(keys, r))
 if on_message == 'interrupt' and (r.phase == 'queued' or r.phase == 'suspended') then
   append_client_message(keys, r, next_timestamp(r), message)

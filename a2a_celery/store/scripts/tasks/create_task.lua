@@ -7,7 +7,7 @@
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
 --       | {'waits_for_itself'}: the run would be blocked by a task that waits for the new task
 --       | {'id_conflict'}: a task of another scope has the id
--- requires: blobs, configs, context_queue, dispatch, family, indexes, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
+-- requires: blobs, context_queue, dispatch, family, indexes, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
 
 local scope_index, context_index = scope_index_of(prefix, scope), context_index_of(prefix, scope, context_id)
 local missing = missing_blobs(keys)
@@ -22,7 +22,7 @@ if refused then return refused end
 if r then return {'id_conflict'} end
 local request_size = #request + #caller + #options
 local exceeded, queue, is_counted = check_limits(keys, limits, 'begins', scope, #task_event + #message + request_size + new_blob_bytes())
-exceeded = exceeded or exceeded_webhooks(keys, config)
+exceeded = exceeded or limit_sections(keys)
 if exceeded then return exceeded end
 local parent = find_parent(keys, parent_arguments, scope)
 if parent and parent.exceeded == 'depth' then return {'deep'} end
@@ -56,7 +56,6 @@ queue_run(keys, run, at + FIRST_PUBLISH_GRACE_US)
 if reply_channel then
   redis.call('HSET', keys.record, 'reply_channel', reply_channel.channel, 'final_only', reply_channel.final_only and '1' or '0')
 end
-if config then save_config(keys, load_record(keys), config, 0) end
 accepted_sections(keys, task_id, 1, 0)
 local blocked = is_blocked(keys, run)
 local published = not blocked and publish_sections(keys, run)

@@ -1,1 +1,0 @@
-"""Webhooks: push-notification configs, and the state of their deliveries."""

@@ -1,1 +1,0 @@
-"""Delivery of events to webhooks, and the replays and test pings that owners of webhooks request."""
