@@ -45,7 +45,7 @@ from ..lifecycle.refusals import Refusal
 from ..settings import Settings
 from ..store import Keys, Operation
 from ..store.client.redis_clients import database_of
-from ..store.tasks.commands import BrokerMessage, ReplyChannel, TaskLimits, create_task
+from ..store.tasks.commands import BrokerMessage, ReplyChannel, create_task
 from ..store.tasks.family import Parent
 from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
@@ -428,7 +428,7 @@ class NewTasks:
         task_id: str,
         messages: BrokerMessages,
         *,
-        limits: TaskLimits | None,
+        is_nearly_full: bool,
         push: NewPushConfig | None,
         reply_channel: ReplyChannel | None,
         metadata: Struct | None,
@@ -461,7 +461,7 @@ class NewTasks:
             sections=[*sections, *sections_for_message(self._agent, self._keys, scope, params)],
             push=push,
             serialize_context=self._agent.serialize_context,
-            limits=limits,
+            is_nearly_full=is_nearly_full,
             reply_channel=reply_channel,
             parent=Parent(parent_id, cancels, is_awaited, is_called) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
             message=message,

@@ -14,6 +14,7 @@ NAMES = {
         r"|RequeuedTask|requeued_as|requeuedFrom|REQUEUED_FROM|move_called_children"
     ),
     "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
+    "limits": r"features[./]limits\b|TaskLimits|TASK_LIMIT|owner_max_(?:concurrent|stored)|agent_max_queue|owner_bytes",
     "questions": (
         r"features\.questions|\b[Rr]eminders?\b(?! poster)|[Rr]emind_?[aA]fter|escalate_to|post_reminders"
         r"|ReminderPoster|reminder_index|QuestionSection|AnswerSection|OpenQuestion|validated_run|\banswer_schema\b|\bask_all\b"
@@ -65,6 +66,7 @@ BESIDE = (
     "a2a_celery/lifecycle/questions.py",
     "a2a_celery/lifecycle/own_metadata.py",
     "a2a_celery/frameworks/",  # adapters call the public methods of a `Turn`
+    "a2a_celery/settings/__init__.py",  # declares all settings
     "a2a_celery/store/scripts/admin/migrate_to_",  # names the fields of older schemas
 )
 """Beginnings of the files that may name features."""

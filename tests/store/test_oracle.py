@@ -87,7 +87,7 @@ MUTATIONS = {
         "",
     ),
     "one task more than the limit is accepted": (
-        "lib/limits.lua",
+        "features/limits/section.lua",
         "if open >= (limits.concurrent or math.huge)",
         "if open > (limits.concurrent or math.huge)",
     ),
@@ -123,8 +123,8 @@ MUTATIONS = {
     ),
     "the message of a blocked run is published": (
         "tasks/create_task.lua",
-        "blocked and '0' or push_message(keys, run, broker_message)",
-        "push_message(keys, run, broker_message)",
+        "blocked and '0' or push_message(keys, r, broker_message)",
+        "push_message(keys, r, broker_message)",
     ),
     "an archived task stays in its indexes": (
         "admin/remove_archived.lua",

@@ -54,7 +54,7 @@ def test_every_limit_is_there() -> None:
     table = PAGE.partition("| `limit` |")[2].partition("\n\n")[0]
 
     assert [name for name in re.findall(r"`(\w+)`", table) if "_" in name and name not in LIMIT_TEXTS] == LIMITS
-    assert re.findall(r"`(\w+)` \|$", table, re.MULTILINE) == list(LIMIT_TEXTS)
+    assert sorted(re.findall(r"`(\w+)` \|$", table, re.MULTILINE)) == sorted(LIMIT_TEXTS)
 
 
 def test_its_commands_are_settings() -> None:

@@ -41,6 +41,7 @@ from a2a_celery.store.webhooks.push_configs import (
     list_push_configs,
     secrets_in_use,
 )
+from tests.support.store.limits import limit_sections
 from tests.support.store.seeds import AGENTS, ANN, BOB, RETENTION, request
 from tests.support.store.view import Record, View
 from tests.support.store.walk import CONTEXTS, Move, World
@@ -238,23 +239,33 @@ class Recorder(World):
         task_id = task_id or self.new_id()
         context_id = self.chance.choice(CONTEXTS)
         message_request = request(text, task_id, context_id)
+        sections = [*options.pop("sections", ()), *limit_sections(self.keys, scope, **options.pop("limits", {}))]
         operation = create_task(
-            self.keys, scope, task_id, context_id, message_request, caller=b"{}", retention=RETENTION, **options
+            self.keys,
+            scope,
+            task_id,
+            context_id,
+            message_request,
+            caller=b"{}",
+            retention=RETENTION,
+            sections=sections,
+            **options,
         )
         return await self.run(operation)
 
     async def continue_with(self, task_id: str, r: Record, context_id: str = "", **options: Any) -> Any:
         """Send a message to a task, and return the result."""
         message_request = request(options.pop("text", "more"), task_id, r["context"])
-        options.setdefault("sections", [AnswerSection()])
+        scope, sections = Scope.parse(r["scope"]), options.pop("sections", [AnswerSection()])
         operation = continue_task(
             self.keys,
-            Scope.parse(r["scope"]),
+            scope,
             task_id,
             message_request,
             context_id,
             caller=b"{}",
             nonce=self.new_id(),
+            sections=[*sections, *limit_sections(self.keys, scope, **options.pop("limits", {}))],
             **options,
         )
         return await self.run(operation)

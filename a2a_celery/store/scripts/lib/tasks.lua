@@ -87,7 +87,8 @@
 --   deliveries, dead_deliveries
 --                              keys of the lists of delivery cursors; present if the task has configs
 --   leases, dispatch           keys of the lists of claimed and of queued runs
---   queue                      key of the agent's bounded queue; absent if the queue has no limit
+--   queue                      key of a list of queued runs, which has the task while its newest run is queued; set by
+--                              sections
 --   reply_channel, final_only  notification channel of the gateway that created the task; '1' if the channel receives
 --                              final states only. Both are deleted when the task ends
 --   context_queue, unblocked_at
@@ -103,8 +104,7 @@
 --   code_version, claimed_version
 --                              see lib/versions.lua. A task that can be resubmitted keeps `code_version`
 --   size, largest              bytes of the task (see lib/stored_bytes.lua), and bytes of the largest entry of its log
---   quota_account              account whose sum of stored bytes includes the task; absent without a limit of stored
---                              bytes
+--   quota_account              account whose sum of stored bytes includes the task; set by sections
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at', 'task_id',
   'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner',

@@ -1,7 +1,7 @@
 -- save_push_config: save a push-notification config of a task, or replace the config with the same id. The undelivered
 -- events of a replaced config are due immediately, for the new config. A deliverer of the replaced config loses its
 -- lease.
--- returns 'missing' | 'saved' | 'full': the task has too many configs | {'limited', see check_limits}: the owner has
+-- returns 'missing' | 'saved' | 'full': the task has too many configs | {'limited', see lib/limits.lua}: the owner has
 --       too many webhooks
 -- requires: configs, limits, tasks
 
