@@ -20,6 +20,10 @@ NAMES = {
         r"|ReminderPoster|reminder_index|QuestionSection|AnswerSection|OpenQuestion|validated_run|\banswer_schema\b|\bask_all\b"
         r"|QuestionMethods|AnswerSequence|replay_questions|question_count"
     ),
+    "retries": (
+        r"features[./]retries\b|RetryPolicy|\bRetries\(|RetryMethods|autoretry_for|default_retry_delay"
+        r"|retry_(?:backoff|jitter)"
+    ),
     "schedules": (
         r"features\.schedules|submit_scheduled|submit_tick|tick_arguments|skipped_?[tT]icks?|TickSection|HandledTick"
         r"|Schedule(?:Task|Methods)|ScheduledMessage|schedule_(?:task|index)|scheduledAt|SCHEDULED_AT"
@@ -43,6 +47,10 @@ NAMES = {
 """Pattern of the names of each feature, by its folder."""
 
 USERS = {
+    "retries": (  # the options of durable steps, and the delays of ticks
+        "a2a_celery/features/schedules/",
+        "a2a_celery/features/steps/",
+    ),
     "steps": (  # waits and calls record their results in the journal
         "a2a_celery/execution/agents/calls.py",
         "a2a_celery/execution/agents/turn.py",
