@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from celery import Task
 
+from .delays import is_number
 from .errors import ConfigError
-from .features import FEATURE_OPTIONS, Feature, features_of, framework_options
-from .retry_policy import RETRY_OPTIONS, RetryPolicy, is_number
+from .features import FEATURE_OPTIONS, TASK_OPTIONS, Feature, features_of, framework_options
 from .settings import Settings
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
@@ -65,8 +65,7 @@ OWN_OPTIONS = frozenset(
         "version",
     }
 )
-"""Options that are fields of `Agent`. All other options, except `RETRY_OPTIONS` and `FEATURE_OPTIONS`, are passed to
-Celery."""
+"""Options that are fields of `Agent`. All other options, except `FEATURE_OPTIONS`, are passed to Celery."""
 
 MOST_ATTEMPTS = 1_000_000
 """`max_attempts` of an agent whose Celery task may be retried without limit."""
@@ -106,7 +105,6 @@ class Agent:
         on_message: Effect of a message to a task whose run has not ended. "queue": the turn of the message begins when
             the run ends with a question. "steer": the agent can read the message while it works. "interrupt": the agent
             is stopped, and the turn of the message begins. "reject": the message is refused.
-        retry: Exceptions that cause a retry, and the delays between retries.
         signals: Names of the signals that the client that owns a task may send. The app and operators may send all
             signals.
         version: Version of the agent's code. Workers with the version that began a turn execute the later runs of the
@@ -127,7 +125,6 @@ class Agent:
     max_attempts: int = 1
     show_execution: bool = False
     one_run_per_context: bool | None = None
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
     input_timeout: float | None = None
     cancel_grace: float | None = None
     first_event_hold: float = 0.5
@@ -161,7 +158,7 @@ class Agent:
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
     ) -> Agent:
-        """Return an agent whose options are divided into fields of `Agent`, retry options, and options for Celery.
+        """Return an agent whose options are fields of `Agent`, options of features, or options for Celery.
 
         Args:
             name: Name of the agent.
@@ -169,26 +166,24 @@ class Agent:
             kind: Kind of the agent's code.
             code: See `Agent.code`.
             extended_card: Card that GetExtendedAgentCard returns, or None.
-            options: Other fields of `Agent`, retry options, options of features, and options for Celery.
+            options: Other fields of `Agent`, options of features, and options for Celery.
 
         Raises:
             ConfigError: The name or the card is invalid, or an option is unknown or invalid.
         """
         own = {name: options[name] for name in OWN_OPTIONS & set(options)}
-        retry = {name: options[name] for name in RETRY_OPTIONS & set(options)}
-        if retry and kind == "task":
-            raise ConfigError(f"agent {name!r}: {min(retry)}: set it at the Celery task: @app.task({min(retry)}=…)")
-        celery = {name: options[name] for name in options if name not in OWN_OPTIONS | RETRY_OPTIONS | FEATURE_OPTIONS}
+        if kind == "task" and (of_task := TASK_OPTIONS & set(options)):
+            raise ConfigError(f"agent {name!r}: {min(of_task)}: set it at the Celery task: @app.task({min(of_task)}=…)")
+        celery = {name: options[name] for name in options if name not in OWN_OPTIONS | FEATURE_OPTIONS}
         of_features = {name: options[name] for name in FEATURE_OPTIONS & set(options)}
-        policy = RetryPolicy.from_options(name, retry)
-        return cls(name, card, kind, code, extended_card, celery, of_features, retry=policy, **own)
+        return cls(name, card, kind, code, extended_card, celery, of_features, **own)
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ConfigError(f"agent name {self.name!r}: use lower-case letters, digits, '_', '.' and '-', 63 at most")
         unknown = set(self.options) - CELERY_OPTIONS
         if unknown:
-            names = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS | FEATURE_OPTIONS))
+            names = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | FEATURE_OPTIONS))
             raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {names}")
         _ = self.features  # refuses invalid options
         self._check_own_options()

@@ -27,8 +27,8 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from ..clock import SYSTEM_CLOCK
+from ..delays import parse_retry_after
 from ..errors import A2ACeleryError
-from ..retry_policy import parse_retry_after
 from .event_parser import UNREADABLE
 from .result import Result
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from a2a.types import Part, Task
 
+from ..agents import Agent
 from ..clock import SYSTEM_CLOCK, Clock
 from ..concurrency import LeanEvent
 from ..errors import BlobsUnavailable, StoreUnavailable
@@ -28,7 +29,7 @@ from ..store.runs.suspension import Wait
 from ..store.tasks.commands import read_task
 from ..store.verbs import Section
 from .agent_caller import AgentCaller
-from .limits import IdleClock, Retries
+from .limits import IdleClock
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class OpenRun:
     Attributes:
         store: Client of the store; see `execute`.
         claim: Claim of the run, complete after `complete_claim`.
-        retries: Retries of an agent, or None for a plain Celery task, whose retries Celery handles.
+        agent: Agent of the run.
         calls: Client with which the agent calls other agents, or None for a plain Celery task.
         idle_clock: Time of the agent's last activity.
         message_arrived: Event that is set when a message of the client may have arrived.
@@ -95,8 +96,8 @@ class OpenRun:
     keys: Keys
     claim: Claim
     settings: Settings
+    agent: Agent
     clock: Clock = SYSTEM_CLOCK
-    retries: Retries | None = None
     calls: AgentCaller | None = None
     idle_clock: IdleClock = field(init=False)
     message_arrived: LeanEvent = field(init=False, default_factory=LeanEvent)

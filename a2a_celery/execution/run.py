@@ -19,7 +19,7 @@ from a2a.utils.errors import (
     InvalidRequestError,
     UnsupportedOperationError,
 )
-from celery.exceptions import Reject, Retry
+from celery.exceptions import MaxRetriesExceededError, Reject, Retry
 
 from ..agents import Agent
 from ..child_tasks import CURRENT_CHILDREN, ChildTasks
@@ -35,7 +35,8 @@ from ..errors import (
     Rejected,
     SuspendRun,
 )
-from ..features.worker import CLAIM_SECTIONS, REPLAY_FEATURES, RUN_FEATURES
+from ..features.worker import CLAIM_SECTIONS, NEXT_ATTEMPTS, REPLAY_FEATURES, RUN_FEATURES
+from ..integrations.celery import cause_of
 from ..lifecycle import (
     Canceled,
     Completed,
@@ -80,7 +81,7 @@ from .events.release import RunRelease
 from .events.run_telemetry import observe_run, report_begin, report_end, report_problem
 from .events.settlement import Settlement
 from .events.steps import CURRENT_EXECUTION, Execution
-from .limits import CeleryLimits, Limits, Retries, error_without_retry, limits_of, out_of_time, time_left
+from .limits import CeleryLimits, Limits, limits_of, out_of_time, time_left
 from .open_run import OpenRun
 from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retry_release
 from .process.forced_stop import Stop, abandoned_runs
@@ -351,15 +352,15 @@ class Run:
         return answer
 
     def _open(self, claim: Claim, adapter: Adapter) -> tuple[OpenRun, RunEventQueue]:
-        host, agent, is_agent = self._host, self._agent, self._call is None
+        host, agent = self._host, self._agent
         run = OpenRun(
             host.store,
             host.keys,
             claim,
             host.settings,
+            agent,
             clock=self._clock,
-            retries=Retries(agent.retry, claim.options, self._clock) if is_agent else None,
-            calls=host.calls if is_agent else None,
+            calls=None if self._call else host.calls,
         )
         holds_end = self._hooks is not None and self._hooks.holds_end
         self._execution = restored_execution(claim)
@@ -468,9 +469,10 @@ class Run:
         CURRENT_EXECUTION.set(self._execution)  # in the asyncio task of the agent
         self._children.trace_of_run = lambda: RunOptions.from_json(run.claim.options).trace
         CURRENT_CHILDREN.set(self._children)
+        agent = RunningAgent(run, events)
         try:
             await run.complete_claim(self._claiming)
-            begin_agent(run, events)
+            begin_agent(agent)
             self._has_begun = True
             await open_features(self._agent, run, events)
             if self._hooks is not None:
@@ -479,7 +481,7 @@ class Run:
         except asyncio.CancelledError:
             return Canceled(CANCELED_BY_AGENT)
         except BaseException as error:  # including SystemExit and KeyboardInterrupt, which would stop the loop
-            return self._next_retry(error, run, events) or self._ended_by(error, run, events)
+            return self._next_attempt(error, agent) or self._ended_by(error, run, events)
 
     def _cancel_children(self, outcome: Outcome, run: OpenRun) -> None:
         """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
@@ -490,25 +492,22 @@ class Run:
         if without_result or isinstance(outcome, Retried | Superseded):
             self._children.cancel_all(is_retried=isinstance(outcome, Retried))
 
-    def _next_retry(self, error: BaseException, run: OpenRun, events: RunEventQueue) -> Retried | None:
+    def _next_attempt(self, error: BaseException, agent: RunningAgent) -> Retried | None:
         """Return the retry that follows `error`, or None.
 
         A run whose agent has already ended the task is not retried. Errors of `OpenRun.fail`, and errors about the
         message or the object store, are not retried either.
         """
-        if run.retries is None or events.ended or error is run.error:
+        if self._call is not None or agent.events.ended or error is agent.run.error:
             return None
         if isinstance(error, (*REFUSALS, BlobsUnavailable)):
             return None
         cause = error.__cause__ if isinstance(error, A2ACeleryError) and error.replaces_cause else None
-        try:
-            retry_and_options = run.retries.after(cause or error)
-        except ValueError as wrong:
-            self._report("its agent raised a Retry without a valid time", wrong)
+        attempts = (next_attempt(agent, cause or error) for next_attempt in NEXT_ATTEMPTS)
+        attempt = next((attempt for attempt in attempts if attempt is not None), None)
+        if attempt is None:
             return None
-        if retry_and_options is None:
-            return None
-        retry, self._retry_options = retry_and_options
+        retry, self._retry_options = attempt
         extra = about(Action.RUN_RETRIED, self.ref.name, agent=self._agent.name, attempt=retry.attempt)
         logger.warning("run %s: attempt %d follows", self.ref.name, retry.attempt, exc_info=error, extra=extra)
         return retry
@@ -516,7 +515,7 @@ class Run:
     def _ended_by(self, error: BaseException, run: OpenRun, events: RunEventQueue) -> Outcome:
         """Return the outcome of a run whose agent raised an exception."""
         if isinstance(error, Retry) and self._call is None:
-            error = error_without_retry(error)
+            error = cause_of(error) or MaxRetriesExceededError("the run has reached its limit of retries")
         match error:
             case _ if error is run.error:
                 reference = self._report("it cannot continue its turn", error)
@@ -595,12 +594,11 @@ class Run:
         return None
 
 
-def begin_agent(run: OpenRun, events: RunEventQueue) -> None:
+def begin_agent(agent: RunningAgent) -> None:
     """Make the run available to the agent's code, whose asyncio task calls this function, and open the features that
     replay the journal of the turn."""
-    agent = RunningAgent(run, events)
     RUNNING_AGENT.set(agent)
-    if run.claim.journal:
+    if agent.run.claim.journal:
         for kind in REPLAY_FEATURES:
             agent.feature(kind)
 

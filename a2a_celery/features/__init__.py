@@ -13,16 +13,20 @@ from typing import Any
 from .feature import Feature as Feature
 from .feature import TaskFilter
 from .idempotency import Idempotency
+from .retries import RetryPolicy
 from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, tasks_of_schedule
 from .schedules import celery_task as schedule_task
 from .sessions import Sessions
 from .sessions import framework_options as framework_options
 
-FEATURES: Sequence[type[Feature]] = (Idempotency, Sessions)
+FEATURES: Sequence[type[Feature]] = (Idempotency, Sessions, RetryPolicy)
 """Features that agents use, in the order in which their sections check a message."""
 
 FEATURE_OPTIONS = frozenset(option for feature in FEATURES for option in feature.OPTIONS)
 """Options of agents that belong to features."""
+
+TASK_OPTIONS = RetryPolicy.OPTIONS
+"""Options of features that a Celery task sets itself, so that an agent that is a Celery task cannot set them."""
 
 CELERY_TASKS = {schedule_task.NAME: schedule_task.register_schedule_task}
 """Functions that register the Celery tasks of each app with an `A2A` object, by the names of the tasks."""

@@ -59,6 +59,7 @@ class Feature(Protocol):
         Raises:
             ConfigError: The options do not fit the settings.
         """
+        return
 
     def section_for_message(
         self, keys: Keys, scope: Scope, request: SendMessageRequest

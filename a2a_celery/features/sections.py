@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from a2a.types import Part
 
 from ..clock import Clock
 from ..dispatch import Publisher
-from ..lifecycle.references import RunRef
+from ..lifecycle.references import RunRef, Scope
 from ..settings import Settings
+from ..store import Keys
 from ..store.verbs import Section
 from .feature import RunSections, ValidationRequired
+from .limits.section import TASK_LIMIT_TEXTS, limits_of
 from .publish_on_accept.message_preparer import MessagePusher
 from .questions.answer_section import AnswerSection
 from .questions.question_section import section_of_pause
@@ -22,6 +24,15 @@ CONTINUATION_SECTIONS: Sequence[Callable[[], Section[ValidationRequired]]] = (An
 
 RUN_SECTIONS: Sequence[Callable[[Publisher, Settings, Clock], RunSections]] = (MessagePusher,)
 """Functions that return the object with the sections of the runs that messages begin. A service calls them once."""
+
+ADMISSION_SECTIONS: Sequence[Callable[[Settings, Keys, Iterable[str]], Callable[[Scope], Section[Any]] | None]] = (
+    limits_of,
+)
+"""Functions that return, for the settings, keys and agents of a process, the function that returns the section of a
+client's message or signal for a task in a scope. They return None if no setting turns the feature on."""
+
+LIMIT_TEXTS: Mapping[str, str] = TASK_LIMIT_TEXTS
+"""Text of the error by the name of the limit, for the limits that sections check."""
 
 PAUSE_SECTIONS: Sequence[Callable[[RunRef, Sequence[Part], Section[Any] | None], Section[Any] | None]] = (
     section_of_pause,

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from .questions.turn import BlockingQuestionMethods, QuestionMethods
+from .retries.turn import BlockingRetryMethods, RetryMethods
 from .sessions.turn import BlockingSessionMethods, SessionMethods
 from .steering.turn import BlockingSteeringMethods, SteeringMethods
 from .steps.turn import BlockingStepMethods, StepMethods
 from .waits.turn import BlockingWaitMethods, WaitMethods
 
 
-class TurnMethods(QuestionMethods, SessionMethods, SteeringMethods, StepMethods, WaitMethods):
+class TurnMethods(QuestionMethods, RetryMethods, SessionMethods, SteeringMethods, StepMethods, WaitMethods):
     """Methods of `Turn` that belong to features."""
 
 
 class BlockingTurnMethods(
-    BlockingQuestionMethods, BlockingSessionMethods, BlockingSteeringMethods, BlockingStepMethods, BlockingWaitMethods
+    BlockingQuestionMethods,
+    BlockingRetryMethods,
+    BlockingSessionMethods,
+    BlockingSteeringMethods,
+    BlockingStepMethods,
+    BlockingWaitMethods,
 ):
     """Methods of `BlockingTurn` that belong to features."""

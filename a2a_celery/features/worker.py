@@ -6,11 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from ..dispatch import RunOptions
+from ..execution.agents.running_agent import RunningAgent
 from ..execution.events.queue import RunEventQueue
 from ..execution.open_run import OpenRun
+from ..lifecycle import Retried
 from ..store import Keys
 from ..store.verbs import Section
 from .feature import RunFeature
+from .retries.retries import next_attempt
 from .sessions.section import SessionSection
 from .sessions.session import CURRENT as CURRENT_SESSION
 from .sessions.session import open_session
@@ -33,6 +37,10 @@ RUN_FEATURES: Mapping[tuple[str, Any], Callable[[OpenRun, RunEventQueue], Awaita
 
 A function is called before the agent, with the complete claim, in the asyncio task of the agent. Its exceptions are
 treated like exceptions of the agent."""
+
+NEXT_ATTEMPTS: Sequence[Callable[[RunningAgent, BaseException], tuple[Retried, RunOptions] | None]] = (next_attempt,)
+"""Functions that return the next attempt of a run whose agent has raised an exception, and its options, or None. Celery
+itself retries plain Celery tasks."""
 
 REPLAY_FEATURES: Sequence[type[RunFeature]] = (RunJournal,)
 """Features that replay the journal of a turn. If an earlier run has recorded entries, they are opened before the

@@ -268,8 +268,7 @@ class GatewayHandler(RequestHandler):
         body.pop("tenant", None)  # the binding reads the tenant
         signal, scope = Signal.from_body(body, Sender.CLIENT), self.scope(context)
         checks.require_signal(self.agent, signal.name)
-        limits = await self.limits.task_limits()
-        answer = await self._service.signal(params.id, signal, scope=scope, limits=limits)
+        answer = await self._service.signal(params.id, signal, scope=scope)
         if isinstance(answer, Signalled):
             return {"taskId": params.id, "resumed": answer.has_resumed}
         raise await self._task_reader.error_of(answer, scope, self.limits)
@@ -337,7 +336,6 @@ class GatewayHandler(RequestHandler):
                 params,
                 Caller.of(context),
                 task_id,
-                limits=await self.limits.task_limits(),
                 sections=await self._sections(params, context, task_id),
                 reply_channel=reply_channel,
             )
@@ -365,7 +363,6 @@ class GatewayHandler(RequestHandler):
             Caller.of(context),
             task,
             next_run=next_run,
-            limits=await self.limits.task_limits(),
             sections=await self._sections(params, context, task_id),
             run_in_thread=partial(self.limits.check_answer, self.agent.name, scope),
         )

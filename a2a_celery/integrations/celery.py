@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from celery import Celery, Task, _state
+from celery.exceptions import Retry
 from celery.local import Proxy
 from celery.utils.functional import noop
+from celery.utils.serialization import UnpickleableExceptionWrapper
 
 from ..settings.urls import BROKER_READ_VARIABLE, BROKER_WRITE_VARIABLE, RESULTS_VARIABLE
 from . import Library, base_in
@@ -57,6 +59,28 @@ def wrap_autoretry(task: Task, wrap: Callable[[Callable[..., Any]], Callable[...
     """Wrap the function of `task` inside the wrapper of Celery's autoretry. Without autoretry, do nothing."""
     if hasattr(task, "_orig_run"):
         task._orig_run = wrap(task._orig_run)
+
+
+def cause_of(retry: Retry) -> BaseException | None:
+    """Return the exception in Celery's `Retry`, or None.
+
+    If an exception cannot be pickled, Celery's constructor replaces it with an exception of a base class or with a
+    wrapper. In this case, the original exception is returned.
+    """
+    cause, original = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
+    if cause is None or original is None:
+        return cause
+    is_replaced = isinstance(cause, UnpickleableExceptionWrapper) or isinstance(original, type(cause))
+    return original if is_replaced else cause
+
+
+def without_cycle(retry: Retry) -> Retry:
+    """Remove the `args` of `retry`, which contain `retry` itself, and return `retry`.
+
+    Otherwise, the exception and its traceback would stay in memory until the garbage collector runs.
+    """
+    retry.args = ()
+    return retry
 
 
 def execute_before_eta(consumer: Any, request: Any) -> None:

@@ -1,47 +1,31 @@
-"""Limits of tasks from the settings, and the errors of refusals, for example of a message that exceeds a limit."""
+"""Errors of refusals, for example of a message that exceeds a limit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import ceil
 
 from a2a.utils.errors import A2AError, TaskNotCancelableError, UnsupportedOperationError
 
+from ..features import sections
 from ..lifecycle.refusals import Reason, Refusal
-from ..settings import Settings
-from ..store.tasks.commands import TaskLimits
 from .errors import MAX_ID_LENGTH, LimitExceededError, capitalized, invalid, not_found
 
 ANSWERS, CALLS, REQUESTS, STREAMS = "answers", "calls", "requests", "streams"
-"""Names of the limits that gateways enforce. The scripts of the store define the names of the other limits."""
+"""Names of the limits that gateways enforce. The scripts of the store and their sections define the other names."""
 
 MAX_WAIT = 60
 """Maximum Retry-After of a rejected message, in seconds. The store can only estimate the wait."""
 
 LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
-    "concurrent": "The limit of {} running tasks is reached",
     "children": "The limit of {} live child tasks of one task is reached",
     STREAMS: "The limit of {} open streams is reached: close one",
     CALLS: "The limit of {} open gRPC calls is reached: close one",
     ANSWERS: "The limit of {} answers that are checked at the same time is reached",
-    "queued": "The limit of {} queued messages of this agent is reached",
-    "owner_bytes": "The limit of {} stored bytes is reached: this message does not fit",
     "memory": "The memory of this service is nearly full",
+    **sections.LIMIT_TEXTS,
 }
-
-
-def task_limits_of(settings: Settings, agents: Iterable[str]) -> TaskLimits | None:
-    """Return the limits for new messages in a deployment that serves `agents`, or None if no limit is set."""
-    agent_names = tuple(agents)
-    limits = TaskLimits(
-        agent_names,
-        settings.owner_max_concurrent_tasks,
-        settings.agent_max_queue,
-        settings.owner_max_stored_bytes,
-    )
-    return limits if limits != TaskLimits(agent_names) else None
-
+"""Text of the error by the name of the limit."""
 
 FIELDS = {
     Reason.SAME_MESSAGE_ID: "message.message_id",

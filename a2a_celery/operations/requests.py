@@ -45,7 +45,7 @@ from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal
 from ..settings import Settings
 from ..store import Keys, Operation
-from ..store.tasks.commands import ReplyChannel, TaskLimits, create_task
+from ..store.tasks.commands import ReplyChannel, create_task
 from ..store.tasks.family import Parent
 from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
@@ -384,7 +384,7 @@ class NewTasks:
         task_id: str,
         sections_for_run: Callable[[RunRef, RunOptions], Mapping[RunSections, Section[Any]]],
         *,
-        limits: TaskLimits | None,
+        is_nearly_full: bool,
         reply_channel: ReplyChannel | None,
         metadata: Struct | None,
         sections: Sequence[Section[R]],
@@ -419,7 +419,7 @@ class NewTasks:
                 *run_sections.values(),
             ],
             serialize_context=self._agent.serialize_context,
-            limits=limits,
+            is_nearly_full=is_nearly_full,
             reply_channel=reply_channel,
             parent=Parent(parent_id, cancels, is_awaited, is_called) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
         )

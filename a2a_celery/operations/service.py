@@ -16,19 +16,14 @@ from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
 from ..features.feature import RunInThread, RunSections, ValidationRequired
-from ..features.sections import CONTINUATION_SECTIONS, RUN_SECTIONS
+from ..features.sections import ADMISSION_SECTIONS, CONTINUATION_SECTIONS, RUN_SECTIONS
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal
 from ..settings import Settings
 from ..store import AsyncStore, Keys
+from ..store.admin.usage import MemoryWatermark
 from ..store.blobs.blob_store import blobs_of
-from ..store.tasks.commands import (
-    ReplyChannel,
-    TaskLimits,
-    continue_task,
-    read_next_run,
-    request_cancel,
-)
+from ..store.tasks.commands import ReplyChannel, continue_task, read_next_run, request_cancel
 from ..store.tasks.replies import Accepted, CanceledNow, CancelRequested, Known
 from ..store.tasks.signals import SignalResumed, SignalStored, send_signal
 from ..store.verbs import Section
@@ -78,6 +73,9 @@ class TaskService:
         self.runs = runs
         self._run_sections = [sections(runs.messages, settings, runs.clock) for sections in RUN_SECTIONS]
         self._new_tasks: dict[str, NewTasks] = {}
+        self._watermark = MemoryWatermark(store, settings.store_watermark, runs.clock)
+        admission = (section_of(settings, keys, agents) for section_of in ADMISSION_SECTIONS)
+        self._admission = [section for section in admission if section is not None]
 
     def new_tasks(self, agent: Agent) -> NewTasks:
         """Return the factory of the tasks of an agent.
@@ -96,7 +94,6 @@ class TaskService:
         caller: Caller,
         task_id: str,
         *,
-        limits: TaskLimits | None = None,
         reply_channel: ReplyChannel | None = None,
         metadata: Struct | None = None,
         sections: Sequence[Section[R]] = (),
@@ -109,7 +106,6 @@ class TaskService:
             params: Request with the message.
             caller: Caller who will own the task.
             task_id: Id of the new task.
-            limits: Limits for the message, or None for no limits.
             reply_channel: Notification channel of the calling gateway, or None.
             metadata: Metadata of the task, or None.
             sections: Sections of the caller, which come before the sections of the agent's features.
@@ -122,15 +118,16 @@ class TaskService:
             InvalidParamsError: The message is not a valid call to the agent's Celery task, or its schedule is invalid.
             StoreUnavailable: The store is unavailable. The task may have been created.
         """
+        scope = caller.scope(agent.name)
         new = self.new_tasks(agent).of(
             params,
             caller,
             task_id,
             partial(self._sections_for_run, agent.name),
-            limits=limits,
+            is_nearly_full=await self._watermark.is_reached(),
             reply_channel=reply_channel,
             metadata=metadata,
-            sections=sections,
+            sections=[*(section(scope) for section in self._admission), *sections],
             is_awaited=is_awaited,
         )
         reply = await self.store.run(await built(params, new.create))
@@ -157,7 +154,6 @@ class TaskService:
         task: Task,
         *,
         next_run: int | None = None,
-        limits: TaskLimits | None = None,
         sections: Sequence[Section[Known | Refusal]] = (),
         run_in_thread: RunInThread,
     ) -> Accepted | Known | Refusal:
@@ -169,7 +165,6 @@ class TaskService:
             caller: Caller who owns the task.
             task: Stored task. For an agent that is a plain Celery task, with all messages.
             next_run: Result of `next_run`.
-            limits: Limits for the message, or None for no limits.
             sections: Sections of the caller, which come before the sections of features.
             run_in_thread: Function that runs the validation that a section requires. An invalid message is not stored.
 
@@ -193,11 +188,12 @@ class TaskService:
             caller=caller.to_json(),
             nonce=uuid4().hex,
             options=options.to_json(),
-            limits=limits,
+            is_nearly_full=await self._watermark.is_reached(),
             max_bytes=self.settings.task_max_bytes,
             on_message=agent.on_message,
         )
         all_sections: list[Section[Known | Refusal | ValidationRequired]] = [
+            *(section(scope) for section in self._admission),
             *sections,
             *sections_for_message(agent, self.keys, scope, params),
             *(section() for section in CONTINUATION_SECTIONS),
@@ -239,16 +235,13 @@ class TaskService:
             self.runs.messages.revoke_canceled_soon(task_id, reply.run, reply.canvas)
         return reply
 
-    async def signal(
-        self, task_id: str, signal: Signal, *, scope: Scope | None = None, limits: TaskLimits | None = None
-    ) -> Signalled | Refusal:
+    async def signal(self, task_id: str, signal: Signal, *, scope: Scope | None = None) -> Signalled | Refusal:
         """Send a signal to a task, and publish the run that the signal resumes.
 
         Args:
             task_id: Id of the task.
             signal: Signal to send.
-            scope: Scope of the task, or None for a task of any owner.
-            limits: Limits of stored bytes and memory, or None for no limits.
+            scope: Scope of the task of a client, whose limits apply, or None for a task of any owner.
         """
         operation = send_signal(
             self.keys,
@@ -257,9 +250,10 @@ class TaskService:
             name=signal.name,
             payload=signal.content,
             signal_id=signal.signal_id,
-            limits=limits,
+            is_nearly_full=scope is not None and await self._watermark.is_reached(),
             max_bytes=self.settings.task_max_bytes,
             agents_without_signals=[agent.name for agent in self.agents.values() if agent.kind != "function"],
+            sections=() if scope is None else [section(scope) for section in self._admission],
         )
         match await self.store.run(operation):
             case SignalResumed(ref, agent, options, is_blocked):

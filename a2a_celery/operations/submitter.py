@@ -17,12 +17,11 @@ from ..caller import Caller
 from ..errors import ConfigError
 from ..lifecycle.references import Scope
 from ..lifecycle.refusals import Refusal
-from ..store.admin.usage import MemoryWatermark
-from ..store.tasks.commands import TaskLimits, acquire_request, read_task
+from ..store.tasks.commands import acquire_request, read_task
 from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
 from .errors import MAX_ID_LENGTH, invalid, not_found
-from .limits import LIMIT_TEXTS, REQUESTS, error_of, error_of_limit, task_limits_of
+from .limits import LIMIT_TEXTS, REQUESTS, error_of, error_of_limit
 from .requests import check_request, require_fields
 from .service import TaskService
 
@@ -35,11 +34,9 @@ class TaskSubmitter:
     def __init__(self, service: TaskService) -> None:
         self.service = service
         self.agents = service.agents
-        self._settings = settings = service.settings
+        self._settings = service.settings
         self._store = service.store
         self._keys = service.keys
-        self._limits = task_limits_of(settings, self.agents)
-        self._watermark = MemoryWatermark(service.store, settings.store_watermark, service.runs.clock)
 
     async def submit(
         self,
@@ -107,7 +104,6 @@ class TaskSubmitter:
             params,
             caller,
             task_id,
-            limits=await self._task_limits(),
             metadata=metadata,
             sections=sections,
             is_awaited=is_awaited,
@@ -148,10 +144,6 @@ class TaskSubmitter:
         if params.ByteSize() > self._settings.max_request_bytes:
             raise invalid("message", f"At most {self._settings.max_request_bytes} bytes (a2a_max_request_bytes).")
         check_request(params, agent.card, caller.extensions)
-
-    async def _task_limits(self) -> TaskLimits | None:
-        nearly_full = await self._watermark.is_reached()
-        return TaskLimits(tuple(self.agents), memory=True) if nearly_full else self._limits
 
     async def _count_request(self, scope: Scope) -> None:
         per_second = self._settings.owner_requests_per_second

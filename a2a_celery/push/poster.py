@@ -29,7 +29,7 @@ from typing import Self
 import httpcore
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..retry_policy import parse_retry_after
+from ..delays import parse_retry_after
 from ..telemetry.log_redaction import redact_logs
 from .circuit_breaker import PERMIT_TIMEOUT, CircuitBreaker, Deferred, Permit
 from .network import (

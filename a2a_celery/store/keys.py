@@ -131,7 +131,7 @@ class Keys:
         """Sorted set of the tags of the agent's tasks whose newest run is queued, scored by the time at which the run
         was queued.
 
-        The set exists only if `agent_max_queue` is set. A task is removed when its run is claimed or ends.
+        The set has the tasks whose records name it. A task is removed when its run is claimed or ends.
         """
         return f"{self.prefix}:queue:{quote_key_part(agent)}"
 
@@ -139,8 +139,7 @@ class Keys:
     def stored(self) -> str:
         """Hash that maps each `Scope.account` to its stored bytes.
 
-        The hash exists only if `owner_max_stored_bytes` is set. The bytes of expired tasks are
-        subtracted.
+        The hash has the bytes of the tasks whose records name an account. The bytes of expired tasks are subtracted.
         """
         return f"{self.prefix}:stored"
 
@@ -149,7 +148,7 @@ class Keys:
         """Sorted set of the tasks in `stored` whose keys expire (``<tag> <bytes> <account>``), scored by the time of
         expiry.
 
-        Expired tasks are removed when the limits of stored bytes are checked for a message or signal.
+        Expired tasks are removed when a section reads `stored`.
         """
         return f"{self.stored}:expiring"
 

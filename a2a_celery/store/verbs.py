@@ -44,9 +44,8 @@ A feature adds a `Section` to the calls of a verb with a parameter `sections: Se
 contains the Lua code of the section. A script runs its sections with ``<point>_sections(…)``. This calls the function
 ``<point>`` of each section with the section's table and the same arguments, and returns the value of each function. A
 section that has no function for any point of the script does not take part in the call.
-The functions of the points ``check``, ``validate`` and ``limit`` are called until one of them returns a reply, which is
-returned.
-A call without sections runs a script without their code.
+The functions of the points ``check``, ``validate`` and ``admit`` are called until one of them returns a reply, which is
+returned. A call without sections runs a script without their code.
 """
 
 from __future__ import annotations
@@ -268,7 +267,7 @@ def _code_of(sections: Sequence[SectionCode], points: Sequence[str]) -> str:
 
 _POINT = re.compile(r"\b(\w+)_sections\(")
 """Point at which a script runs its sections."""
-_REFUSING = ("check", "validate", "limit")
+_REFUSING = ("check", "validate", "admit")
 """Points at which a section can refuse a call with its reply."""
 _FUNCTION = re.compile(r"^local function (\w+)\(", re.MULTILINE)
 

@@ -16,6 +16,7 @@ NAMES = {
         r"|RequeuedTask|requeued_as|requeuedFrom|REQUEUED_FROM|move_called_children"
     ),
     "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
+    "limits": r"features[./]limits\b|TaskLimits|TASK_LIMIT|owner_max_(?:concurrent|stored)|agent_max_queue|owner_bytes",
     "publish_on_accept": (
         r"features[./]publish_on_accept|message_preparer|MessagePreparer|MessagePusher|PushedMessage|PreparedMessage"
     ),
@@ -23,6 +24,10 @@ NAMES = {
         r"features\.questions|\b[Rr]eminders?\b(?! poster)|[Rr]emind_?[aA]fter|escalate_to|post_reminders"
         r"|ReminderPoster|reminder_index|QuestionSection|AnswerSection|OpenQuestion|validated_run|\banswer_schema\b|\bask_all\b"
         r"|QuestionMethods|AnswerSequence|replay_questions|question_count"
+    ),
+    "retries": (
+        r"features[./]retries\b|RetryPolicy|\bRetries\(|RetryMethods|autoretry_for|default_retry_delay"
+        r"|retry_(?:backoff|jitter)"
     ),
     "schedules": (
         r"features\.schedules|submit_scheduled|submit_tick|tick_arguments|skipped_?[tT]icks?|TickSection|HandledTick"
@@ -51,6 +56,10 @@ NAMES = {
 """Pattern of the names of each feature, by its folder."""
 
 USERS = {
+    "retries": (  # the options of durable steps, and the delays of ticks
+        "a2a_celery/features/schedules/",
+        "a2a_celery/features/steps/",
+    ),
     "steps": (  # waits and calls record their results in the journal
         "a2a_celery/execution/agents/calls.py",
         "a2a_celery/execution/agents/turn.py",
@@ -81,6 +90,7 @@ BESIDE = (
     "a2a_celery/lifecycle/questions.py",
     "a2a_celery/lifecycle/own_metadata.py",
     "a2a_celery/frameworks/",  # adapters call the public methods of a `Turn`
+    "a2a_celery/settings/__init__.py",  # declares all settings
     "a2a_celery/store/scripts/admin/migrate_to_",  # names the fields of older schemas
 )
 """Beginnings of the files that may name features."""

@@ -20,7 +20,7 @@ OPEN_TO_ALL = {
     "errors",
     "integrations",
     "memory",
-    "retry_policy",
+    "delays",
     "child_tasks",
     "hooks",
     "settings",
@@ -98,6 +98,7 @@ ONLY_TYPES = {
     ("a2a_celery/store/client/connection.py", "client"),
     ("a2a_celery/features/questions/turn.py", "agents"),
     ("a2a_celery/features/questions/turn.py", "open_run"),
+    ("a2a_celery/features/retries/turn.py", "agents"),
     ("a2a_celery/features/sessions/turn.py", "agents"),
     ("a2a_celery/features/sessions/turn.py", "open_run"),
     ("a2a_celery/features/steering/turn.py", "agents"),
@@ -210,7 +211,7 @@ def test_push_knows_neither_redis_nor_celery() -> None:
     for module in SOURCE:
         if part_of(module) == "push":
             assert not {name.split(".")[0] for name, _ in module.imports} & outside, module.name
-            ours = {"clock", "concurrency", "crypto", "lifecycle", "push", "retry_policy", "telemetry"}
+            ours = {"clock", "concurrency", "crypto", "delays", "lifecycle", "push", "telemetry"}
             assert ours_in(module) <= ours, module.name
 
 

@@ -15,6 +15,7 @@ import pytest
 from a2a_celery import Turn
 from a2a_celery.caller import Caller
 from a2a_celery.execution.agents.adapters import FunctionAdapter
+from a2a_celery.execution.agents.running_agent import RunningAgent
 from a2a_celery.execution.run import begin_agent, run_agent
 from a2a_celery.lifecycle import Completed, Outcome
 from a2a_celery.settings import Settings
@@ -55,7 +56,7 @@ class Task:
 
         async def execute() -> Outcome:
             await run.complete_claim()
-            begin_agent(run, events)
+            begin_agent(RunningAgent(run, events))
             return await run_agent(FunctionAdapter(storing_result(agent, results)), run, events)
 
         try:

@@ -8,7 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self, TypeVar
 
-from a2a.types import Part, TaskArtifactUpdateEvent, TaskState
+from a2a.types import AgentCard, Part, TaskArtifactUpdateEvent, TaskState
 from celery import Task
 from celery.app.trace import build_tracer
 
@@ -51,6 +51,7 @@ def perform_run(task: Task, celery_id: str, *args: Any, retries: int = 0, **kwar
 
 
 SETTINGS = Settings(store_url="redis://127.0.0.1/0")
+AGENT = Agent("agent", AgentCard(name="agent"), "function", None)
 
 LONG = 60.0
 """Hold in seconds that is longer than any test."""
@@ -124,7 +125,7 @@ class Scene:
         **options: Any,
     ) -> RunEventQueue:
         """Return the event queue of a claimed run, with `options` for the queue."""
-        run = OpenRun(self.gate, self.keys, claim, settings, clock=clock or ShortSleepClock(), calls=calls)
+        run = OpenRun(self.gate, self.keys, claim, settings, AGENT, clock=clock or ShortSleepClock(), calls=calls)
         events = RunEventQueue(run, hold=hold, **options)
         self.opened.append(events)
         self._runs[events] = run

@@ -13,10 +13,10 @@ import a2a_celery
 from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents.blocking_turn import BlockingTurn
+from a2a_celery.features.retries import RetryPolicy
 from a2a_celery.features.steps.durable_steps import DEFAULT_RETRIES
 from a2a_celery.features.steps.journal import MAX_ENTRIES, MAX_RESULT_BYTES
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
-from a2a_celery.retry_policy import RETRY_OPTIONS
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.blobs.blob_store import THRESHOLD
 
@@ -41,7 +41,7 @@ def test_its_names_exist() -> None:
     for name in ("StepError", "StepFailed", "step", "current_step_key"):
         assert name in PAGE
         assert hasattr(a2a_celery, name)
-    assert all(f"`{name}`" in PAGE for name in RETRY_OPTIONS)
+    assert all(f"`{name}`" in PAGE for name in RetryPolicy.OPTIONS)
 
 
 class Hotels:

@@ -12,6 +12,7 @@ from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskSt
 from a2a_celery import InputRequired, Turn
 from a2a_celery.caller import Caller
 from a2a_celery.execution.agents.adapters import FunctionAdapter
+from a2a_celery.execution.agents.running_agent import RunningAgent
 from a2a_celery.execution.run import begin_agent
 from a2a_celery.lifecycle import Event
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
@@ -76,7 +77,7 @@ async def log_of(scene: Scene, function: Callable[[Turn], Any]) -> list[Event]:
     claim = replace(await scene.seeds.claim_run(), caller=Caller().to_json())
     events = scene.open(claim)
     run = scene.run_of(events)
-    begin_agent(run, events)
+    begin_agent(RunningAgent(run, events))
     try:
         await FunctionAdapter(function).run(run, events)
     except (InputRequired, ValueError):

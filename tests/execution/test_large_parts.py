@@ -19,7 +19,7 @@ from tests.support.clocks import SkippingClock
 from tests.support.store.blob_setup import BlobSetup, create_task_with_parts
 from tests.support.store.seeds import LEASE_US, Seeds, chunk, status
 
-from .scene import SETTINGS, Gate, Scene, until
+from .scene import AGENT, SETTINGS, Gate, Scene, until
 
 LARGE = "x" * 3000
 
@@ -96,7 +96,7 @@ async def test_a_run_with_an_unwritable_end_fails(blob_scene: Scene, blob_setup:
 async def test_a_related_task_is_never_read_in_part(blob_scene: Scene, blob_setup: BlobSetup) -> None:
     other, claim = await blob_scene.seeds.claim_run(), await blob_scene.seeds.claim_run()
     await blob_scene.seeds.append_events(other, chunk(LARGE))
-    run = OpenRun(blob_setup.store, blob_scene.keys, claim, SETTINGS, clock=SkippingClock())
+    run = OpenRun(blob_setup.store, blob_scene.keys, claim, SETTINGS, AGENT, clock=SkippingClock())
 
     [task] = await run.own_tasks([other.ref.task_id])
     blob_setup.object_store.is_down = True
@@ -122,7 +122,7 @@ async def test_an_agent_gets_its_complete_task_or_does_not_run(blob_scene: Scene
 
     claim = await blob_setup.store.run(claiming(resolve_blobs=False))
     assert isinstance(claim, Claim)
-    run = OpenRun(blob_setup.store, blob_scene.keys, claim, SETTINGS, clock=SkippingClock())
+    run = OpenRun(blob_setup.store, blob_scene.keys, claim, SETTINGS, AGENT, clock=SkippingClock())
     blob_setup.object_store.is_down = True
     with pytest.raises(BlobsUnavailable):
         await run.complete_claim(claiming)

@@ -22,7 +22,7 @@ from tests.support.agents.basic import card
 from tests.support.clocks import ManualClock
 from tests.support.store.seeds import Seeds, chunk
 
-from .scene import SETTINGS, Gate, TurnByTurn
+from .scene import AGENT, SETTINGS, Gate, TurnByTurn
 
 
 def agent(**limits: Any) -> Agent:
@@ -77,7 +77,7 @@ def gate(store: AsyncStore) -> Gate:
 @pytest.fixture
 async def run(gate: Gate, store: AsyncStore, keys: Keys, clock: ManualClock) -> OpenRun:
     """Claimed run on a `Gate`."""
-    return OpenRun(gate, keys, await Seeds(store, keys).claim_run(), SETTINGS, clock=clock)
+    return OpenRun(gate, keys, await Seeds(store, keys).claim_run(), SETTINGS, AGENT, clock=clock)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "execution/test_reconnect.py::test_only_the_timeout_of_an_acknowledgement_is_a_lost_connection",
     ),
     "guarantees/failures/the-store-records-a-retry-of-an-agent-before": (
-        "execution/test_retries.py::test_a_retry_is_published_after_it_was_stored",
+        "features/retries/test_retries.py::test_a_retry_is_published_after_it_was_stored",
         "acceptance/test_killed_workers.py::test_a_retry_that_waits_in_a_killed_worker_survives",
         "acceptance/test_retries.py::test_a_retry_outlives_the_worker_that_waits_for_its_time",
         "acceptance/test_retries.py::test_retries_and_attempts_after_lost_workers_are_counted_apart",

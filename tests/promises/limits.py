@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 LIMITS = "gateway/test_limits.py"
 REQUEST_SIZES = "gateway/test_request_sizes.py"
-STORE = "store/test_limits.py"
+STORE = "features/limits/test_store.py"
+BUCKETS = "store/test_token_buckets.py"
 PAGE = "unit/test_limits_page.py"
 CONNECTIONS = "gateway/test_http_connections.py"
 GRPC_CONNECTIONS = "gateway/test_grpc_connections.py"
@@ -33,7 +34,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         EACH_BINDING,
         f"{LIMITS}::test_after_a_burst_the_rate_limits_requests",
         f"{LIMITS}::test_the_default_burst_is_the_number_of_requests_in_one_second",
-        f"{STORE}::test_a_bucket_allows_its_burst_and_then_one_at_a_time",
+        f"{BUCKETS}::test_a_bucket_allows_its_burst_and_then_one_at_a_time",
         "gateway/test_bodies.py::test_the_bytes_of_a_body_take_tokens",
         "gateway/test_response_cost.py::test_the_bytes_of_a_response_take_tokens",
     ),
@@ -73,7 +74,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     ),
     "limits/what-the-client-sees/rate": (
         f"{LIMITS}::test_after_a_burst_the_rate_limits_requests",
-        f"{STORE}::test_a_bucket_is_never_fuller_than_it_can_be",
+        f"{BUCKETS}::test_a_bucket_is_never_fuller_than_it_can_be",
         DELAYS,
     ),
     "limits/what-the-client-sees/watermark": (ABOVE_THE_WATERMARK,),

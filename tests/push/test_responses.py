@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import httpcore
 import pytest
 
+from a2a_celery.delays import parse_retry_after
 from a2a_celery.push.responses import describe_failure, is_disconnect, read_response
-from a2a_celery.retry_policy import parse_retry_after
 
 SECRET = "s3cret-credentials"
 

@@ -22,10 +22,10 @@ from a2a_celery.store.admin.archiving import (
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.schema import SCHEMA, require_schema
 from a2a_celery.store.runs.commands import Claim, claim_run
-from a2a_celery.store.tasks.commands import TaskLimits, list_tasks, request_cancel
+from a2a_celery.store.tasks.commands import list_tasks, request_cancel
 from a2a_celery.store.tasks.signals import send_signal
+from tests.features.limits.test_store import counted_bytes, stored_bytes, try_to_create
 from tests.store.test_cost import Meter
-from tests.store.test_limits import counted_bytes, stored_bytes, try_to_create
 from tests.support.store.delivery_cursors import Webhooks
 from tests.support.store.leaks import leaks
 from tests.support.store.replies import begins
@@ -143,7 +143,7 @@ async def test_an_archived_dead_letter_with_due_deliveries_keeps_no_data_for_a_f
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     await enable_archive(store, keys)
-    created = await try_to_create(seeds, TaskLimits(["agent"], owner_bytes=10**9))
+    created = await try_to_create(seeds, {"owner_bytes": 10**9})
     assert begins(created)
     task_id = created.task.id
     await webhooks.save_config(task_id)

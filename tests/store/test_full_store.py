@@ -29,7 +29,6 @@ from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_
 from a2a_celery.store.runs.renewal import Renewal, renew_runs
 from a2a_celery.store.runs.suspension import resume_due_runs
 from a2a_celery.store.tasks.commands import (
-    TaskLimits,
     continue_task,
     create_task,
     delete_task,
@@ -40,6 +39,7 @@ from a2a_celery.watcher.recoverer import Recoverer
 from tests.store.operations_on_deliveries import acquire_cursor, request_ping
 from tests.store.test_operations import REF, TOKEN, VERBS, Make, _post_reminders, claim_task
 from tests.support.processes.restarts import allow_writes, installed_servers, refuse_writes
+from tests.support.store.limits import limit_sections
 from tests.support.store.scripts import script_files
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 from tests.support.store.suspensions import Suspensions, wait_for
@@ -327,8 +327,8 @@ async def test_a_stale_slot_lets_no_task_into_a_full_store(
     await store.redis.zadd(
         keys.scope_index(ANN) + str(int(WORKING)), {"gone": 1}
     )  # the eviction of this slot is the script's first write
-    limits = TaskLimits(("agent",), concurrent=1)
-    create = create_task(keys, ANN, "t", CONTEXT, request(), caller=b"{}", retention=RETENTION, limits=limits)
+    sections = limit_sections(keys, concurrent=1)
+    create = create_task(keys, ANN, "t", CONTEXT, request(), caller=b"{}", retention=RETENTION, sections=sections)
     refuse_writes(server, "OOM")
 
     with pytest.raises(StoreUnavailable, match="OOM"):

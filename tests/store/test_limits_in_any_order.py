@@ -18,11 +18,11 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.start_check import secrets_in_use
-from a2a_celery.store.tasks.commands import TaskLimits, delete_task
-from tests.store.test_limits import stored_bytes, try_to_create
+from a2a_celery.store.tasks.commands import delete_task
+from tests.features.limits.test_store import stored_bytes, try_to_create
 from tests.support.store.leaks import leaks
 from tests.support.store.replies import begins, is_limited
-from tests.support.store.seeds import AGENTS, ANN, BOB, Seeds
+from tests.support.store.seeds import ANN, BOB, Seeds
 from tests.support.store.view import Record, View
 from tests.support.store.walk import MOVES, OFTEN, PHASES, World
 
@@ -30,7 +30,7 @@ from tests.support.store.walk import MOVES, OFTEN, PHASES, World
 async def require_bytes_counted(seeds: Seeds, records: dict[str, Record]) -> None:
     """Assert that a task's counter covers its stored bytes, and that an owner's counter is the sum over the owner's
     tasks."""
-    await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=1))  # expired tasks leave the sums
+    await try_to_create(seeds, {"owner_bytes": 1})  # expired tasks leave the sums
     sums: Counter[str] = Counter()
     for task_id, record in records.items():
         assert int(record["size"]) >= await stored_bytes(seeds, task_id), record
@@ -46,9 +46,9 @@ async def require_limits_reached_exactly(world: World) -> None:
     for scope in (ANN, BOB):
         states = Counter(int(r["state"]) for r in records if r["scope"].endswith(f"/{scope.owner}"))
         for limit, most in {"concurrent": states[SUBMITTED] + states[WORKING], "queued": queued_count}.items():
-            refusal = await try_to_create(world.seeds, TaskLimits(AGENTS, **{limit: most}), scope)
+            refusal = await try_to_create(world.seeds, {limit: most}, scope)
             assert is_limited(refusal), (limit, most)
-            answer = await try_to_create(world.seeds, TaskLimits(AGENTS, **{limit: most + 1}), scope)
+            answer = await try_to_create(world.seeds, {limit: most + 1}, scope)
             assert begins(answer), (limit, most)
             assert await world.run(delete_task(world.keys, scope, answer.task.id)) == 1
 
@@ -64,7 +64,7 @@ async def require_every_key_expires(world: World) -> None:
     await redis.delete(*(set(names) - permanent - removed_on_use))
     for entry in await redis.zrange(keys.stored_expiring, 0, -1):
         await redis.zadd(keys.stored_expiring, {entry: 1})
-    await try_to_create(world.seeds, TaskLimits(AGENTS, owner_bytes=1))
+    await try_to_create(world.seeds, {"owner_bytes": 1})
     await world.run(secrets_in_use(keys))
     assert {name.decode() async for name in redis.scan_iter()} <= permanent
 

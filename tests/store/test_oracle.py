@@ -87,7 +87,7 @@ MUTATIONS = {
         "",
     ),
     "one task more than the limit is accepted": (
-        "lib/limits.lua",
+        "features/limits/section.lua",
         "if open >= (limits.concurrent or math.huge)",
         "if open > (limits.concurrent or math.huge)",
     ),

@@ -23,10 +23,11 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin import schema
 from a2a_celery.store.admin.archiving import read_archive_state
 from a2a_celery.store.admin.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
-from a2a_celery.store.tasks.commands import TaskLimits, create_task, delete_task, read_task, request_cancel
+from a2a_celery.store.tasks.commands import create_task, delete_task, read_task, request_cancel
 from tests.support.processes.fleet import free_port
 from tests.support.processes.restarts import installed_servers
 from tests.support.store.leaks import leaks
+from tests.support.store.limits import limit_sections
 from tests.support.store.replies import is_limited
 from tests.support.store.seeds import ANN, BOB, CONTEXT, Seeds, request, run_concurrently, status
 from tests.support.waiting import eventually
@@ -170,7 +171,6 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
 
 async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str, str]:
     """Write a store of schema 1. Return the ids of a live and a terminal task of Ann in two tenants."""
-    limits = TaskLimits((ANN.agent,), owner_bytes=10**9)
     live, terminal = "live", "ended"
     sums: Counter[str] = Counter()
     for task_id, tenant in ((live, "one"), (terminal, "two"), ("other", "")):
@@ -185,7 +185,7 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
                 message_request,
                 caller=b"{}",
                 retention=60,
-                limits=limits,
+                sections=limit_sections(keys, scope, owner_bytes=10**9),
             )
         )
     await seeds.settle_run(await seeds.claim_run(terminal), status(COMPLETED))
@@ -219,9 +219,8 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     assert await store.redis.hgetall(keys.stored) == {b"/ann": str(sum(sizes)).encode()}
     assert await store.redis.zrange(keys.owner_index("ann") + str(int(SUBMITTED)), 0, -1) == [live.encode()]
     assert await leaks(store, keys) == []
-    limit_of_two = TaskLimits((ANN.agent,), concurrent=2)
-    message_request = request()
-    one_more = create_task(keys, ANN, "more", CONTEXT, message_request, caller=b"{}", retention=60, limits=limit_of_two)
+    sections, message_request = limit_sections(keys, concurrent=2), request()
+    one_more = create_task(keys, ANN, "more", CONTEXT, message_request, caller=b"{}", retention=60, sections=sections)
     assert is_limited(await store.run(one_more))
     for task_id, tenant in ((live, "one"), ("other", "")):
         await store.run(request_cancel(keys, replace(ANN, tenant=tenant), task_id, CONTEXT))

@@ -31,9 +31,10 @@ from a2a_celery.store.keys import tag_in
 from a2a_celery.store.operation import script
 from a2a_celery.store.runs.commands import append
 from a2a_celery.store.runs.suspension import SuspendedRun, Wait, suspend_run
-from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, delete_task
+from a2a_celery.store.tasks.commands import continue_task, create_task, delete_task
 from tests.store.test_operations import VERBS
 from tests.support.store.blob_setup import THRESHOLD, BlobSetup, create_task_with_parts, parts_request
+from tests.support.store.limits import limit_sections
 from tests.support.store.replies import begins, reason_of, waits
 from tests.support.store.scripts import script_files
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
@@ -186,12 +187,12 @@ async def test_blobs_are_deleted_with_their_task(tasks: Seeds) -> None:
 
 
 async def test_blobs_count_once_toward_the_size_and_the_sums(tasks: Seeds, keys: Keys) -> None:
-    limits = TaskLimits(("agent",), owner_bytes=12_000)
+    sections = limit_sections(keys, owner_bytes=12_000)
 
     async def create(text: str) -> Any:
         task_id = str(uuid4())
         message_request = parts_request([Part(text=text)], task_id)
-        options: dict[str, Any] = {"caller": b"{}", "retention": RETENTION, "limits": limits}
+        options: dict[str, Any] = {"caller": b"{}", "retention": RETENTION, "sections": sections}
         operation = create_task(keys, ANN, task_id, CONTEXT, message_request, **options)
         return task_id, await tasks.store.run(operation)
 
@@ -216,9 +217,8 @@ async def test_the_blobs_of_a_refused_operation_expire_within_a_second(tasks: Se
     task_id = await create_task_with_parts(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claim_run(task_id)
     blobs = await blobs_of(tasks, task_id)
-    full_limits = TaskLimits(("agent",), owner_bytes=1)
 
-    await continue_with(tasks, task_id, LARGE, limits=full_limits)
+    await continue_with(tasks, task_id, LARGE, sections=limit_sections(keys, owner_bytes=1))
     await continue_with(tasks, task_id, LARGE, max_bytes=6000)
     await tasks.store.run(append(keys, claim.ref, token="lost", written_count=0, events=[chunk(LARGE)]))
     assert await blobs_of(tasks, task_id) == blobs

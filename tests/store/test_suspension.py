@@ -30,9 +30,10 @@ from a2a_celery.store.runs.commands import (
 from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.runs.release import read_steps
 from a2a_celery.store.runs.suspension import suspend_run, take_signal
-from a2a_celery.store.tasks.commands import TaskLimits, continue_task, request_cancel
+from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from a2a_celery.store.tasks.replies import CanceledNow
 from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS, SignalResumed, SignalStored, send_signal
+from tests.support.store.limits import limit_sections
 from tests.support.store.replies import is_limited, reason_of, waits
 from tests.support.store.seeds import (
     ANN,
@@ -429,8 +430,8 @@ async def test_signals_that_find_no_task_or_no_room_are_refused(
     assert reason_of(await store.run(of_another)) is Reason.MISSING
     large_signal = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="x", max_bytes=10)
     assert reason_of(await store.run(large_signal)) is Reason.SIGNAL_TOO_LARGE
-    limits = TaskLimits(("agent",), owner_bytes=1)
-    limited = send_signal(keys, ANN, task_id, name="go", payload=b"12", signal_id="x", limits=limits)
+    sections = limit_sections(keys, owner_bytes=1)
+    limited = send_signal(keys, ANN, task_id, name="go", payload=b"12", signal_id="x", sections=sections)
     assert is_limited(await store.run(limited))
 
     assert await seeds.all_values() == data_before

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from a2a.types import Part
-from celery.exceptions import Retry
 
 from ...concurrency import wait_for
 from ...features.turn import BlockingTurnMethods
@@ -53,10 +52,6 @@ class BlockingTurn(BlockingTurnMethods):
         """See `Turn.call`."""
         pending_call = self._turn._begin_call(agent, message, context_id, tenant)
         return self._wait_for(lambda: self._turn._perform_call(*pending_call))
-
-    def retry(self, **options: Any) -> Retry:
-        """See `Turn.retry`."""
-        return self._turn.retry(**options)
 
     def artifact(self, content: Any, **options: Any) -> str:
         """See `Turn.artifact`."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
 from a2a.helpers import get_message_text
 from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from celery.exceptions import Retry
 from google.protobuf.json_format import MessageToDict
 
 from ...caller import Caller
@@ -24,7 +22,6 @@ from ...lifecycle.states import WORKING
 from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
-from ..limits import Retries
 from ..open_run import OpenRun
 from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
@@ -106,49 +103,6 @@ class Turn(TurnMethods):
         """Number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost or shut
         down."""
         return self._run.claim.attempt
-
-    @property
-    def retries(self) -> int:
-        """Number of earlier retries of this turn, like Celery's ``request.retries``.
-
-        Raises:
-            ConfigError: The agent is a plain Celery task. Use ``self.request.retries``.
-        """
-        return self._retries.count
-
-    def retry(
-        self,
-        *,
-        countdown: float | None = None,
-        eta: datetime | None = None,
-        exc: BaseException | None = None,
-        max_retries: int | None = None,
-    ) -> Retry:
-        """End the run and retry the turn later: ``raise turn.retry(countdown=60)``.
-
-        The task does not occupy a worker slot until the next attempt begins.
-
-        Args:
-            countdown: Seconds until the next attempt begins.
-            eta: Time of the next attempt, in UTC if it has no time zone. Without `eta` and `countdown`, the delay is
-                the Retry-After header of the cause's `response`, or `default_retry_delay` if there is no header.
-            exc: Cause of the retry, or None for the exception that is being handled. Clients see the name of its class.
-            max_retries: Maximum number of retries of the turn, or None for the agent's maximum.
-
-        Raises:
-            Retry: The turn will be retried. Do not catch this exception.
-            BaseException: No retry is left. The exception is `exc`.
-            MaxRetriesExceededError: No retry is left, and `exc` is None.
-            ValueError: An argument is invalid.
-            ConfigError: The agent is a plain Celery task. Use ``self.retry``.
-        """
-        self._retries.request(countdown, eta, exc, max_retries)
-
-    @property
-    def _retries(self) -> Retries:
-        if self._run.retries is None:
-            raise ConfigError("a Celery task is retried by its own self.retry(…), and has self.request.retries")
-        return self._run.retries
 
     @property
     def cancelled(self) -> bool:

@@ -31,7 +31,7 @@ from kombu.utils.compat import detect_environment
 from ...clock import SYSTEM_CLOCK
 from ...dispatch import fleet_of
 from ...errors import StoreUnavailable
-from ...integrations.celery import RequestInternals
+from ...integrations.celery import RequestInternals, without_cycle
 from ...lifecycle import (
     Canceled,
     Failure,
@@ -54,7 +54,6 @@ from ...lifecycle.outcomes import (
 )
 from ...lifecycle.references import RunRef
 from ...lifecycle.states import CANCELED, REJECTED, short_name
-from ..limits import without_cycle
 from ..process.forced_stop import RunEnder
 from ..process.shutdown_requeuer import ShutdownRequeuer
 from .celery_events import mark_events_enabled

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from ...delays import is_number
 from ...errors import ConfigError
-from ...retry_policy import is_number
 from ..feature import Feature
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK

@@ -11,10 +11,10 @@ from uuid import uuid4
 from a2a.types import Message, TaskPushNotificationConfig, TaskStatus, TaskStatusUpdateEvent
 
 from ...crypto.sealing import sealer_of
+from ...delays import require_delay
 from ...errors import ConfigError
 from ...lifecycle.own_metadata import ESCALATED, REMINDER, own_metadata
 from ...push import Subscription, TargetRefused, check_config
-from ...retry_policy import require_delay
 from ...settings import Settings
 from ...store import Keys
 from ..webhooks.config_section import ConfigSection, NewPushConfig

@@ -1,6 +1,7 @@
 """Schedules: Celery beat, or another scheduler, submits a message at each tick of a schedule.
 
-Each tick starts at most one task. The tasks of a schedule are listed in an index of the schedule.
+Each tick starts at most one task. The tasks of a schedule are listed in an index of the schedule. The delays between
+the attempts to submit a tick are those of ``features/retries``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from celery.states import SUCCESS
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import BlobsUnavailable, ConfigError, StoreUnavailable
-from ...retry_policy import RetryPolicy
+from ..retries import RetryPolicy
 
 logger = logging.getLogger(__name__)
 

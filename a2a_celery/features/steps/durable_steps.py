@@ -30,7 +30,7 @@ from celery.exceptions import TaskPredicate
 from ...concurrency import call_in_thread, result_of, wait_for
 from ...errors import ConfigError, StepError
 from ...lifecycle.journal import JournalEntry
-from ...retry_policy import RETRY_OPTIONS, RetryPolicy
+from ..retries import RetryPolicy
 from .journal import UNFINISHED, JournalCall, RunJournal, current_journal
 from .step_results import FAILURE, UnreadableResult, decode_failure, decode_result, encode_failure, encode_result
 
@@ -149,9 +149,9 @@ def _decorate(durable: DurableStep) -> Callable[..., Any]:
 
 
 def _policy(function: str, options: Mapping[str, Any]) -> RetryPolicy:
-    unknown = set(options) - RETRY_OPTIONS
+    unknown = set(options) - RetryPolicy.OPTIONS
     if unknown:
-        names = ", ".join(sorted(RETRY_OPTIONS | {"name", "timeout"}))
+        names = ", ".join(sorted(RetryPolicy.OPTIONS | {"name", "timeout"}))
         raise ConfigError(f"step {function!r}: unknown option {min(unknown)!r}; known: {names}")
     retry_policy = RetryPolicy.from_options(function, options)
     policy = replace(DEFAULT_RETRIES, **{name: getattr(retry_policy, name) for name in options})

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
+from ...delays import MAX_DELAY, require_delay
 from ...errors import ConfigError
 from ...execution.agents.running_agent import RunningAgent
 from ...execution.open_run import PendingWait
 from ...lifecycle.events import EPOCH, MICROSECOND
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.signals import ReceivedSignal, decode_signal, require_signal_name
-from ...retry_policy import MAX_DELAY, require_delay
 from ...store.runs.suspension import Wait, take_signal
 from ..steps.journal import UNFINISHED, JournalCall, RunJournal
 
@@ -156,7 +156,7 @@ def begin_wait(agent: RunningAgent, name: str, timeout: float | None) -> BegunWa
 
 
 def _require_function(agent: RunningAgent) -> None:
-    if agent.run.retries is None:
+    if agent.run.agent.kind == "task":
         raise ConfigError(
             "a plain Celery task cannot wait for a time or a signal and be called again: make it a function agent"
         )

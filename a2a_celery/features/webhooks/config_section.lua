@@ -3,8 +3,8 @@
 
 local delivered = 0 -- version of the newest event before the message
 
-local function limit(webhooks, keys, r)
-  delivered = r and r.version or 0
+local function admit(webhooks, keys, r)
+  delivered = r.version or 0
   return refuse_config(keys, webhooks)
 end
 

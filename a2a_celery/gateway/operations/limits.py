@@ -1,4 +1,4 @@
-"""Limits per owner: requests per second, tasks, and open streams.
+"""Limits per owner: requests per second, and open streams.
 
 An authenticated user is one owner across all tenants and agents. The unauthenticated callers of a tenant are one owner,
 because they see each other's tasks. IP addresses are not used, because they do not identify callers behind a proxy.
@@ -38,12 +38,10 @@ from ...operations.limits import (
     STREAMS,
     error_of,
     error_of_limit,
-    task_limits_of,
 )
 from ...settings import Settings
 from ...store import AsyncStore, Keys
-from ...store.admin.usage import MemoryWatermark
-from ...store.tasks.commands import TaskLimits, acquire_request
+from ...store.tasks.commands import acquire_request
 from ..metrics import Metrics
 from ..protocol_errors import BurstDelay, RefusalDelay
 
@@ -119,16 +117,8 @@ class OwnerLimits:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
         self._reads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account
         self._burst = settings.owner_request_burst or max(1, ceil(self._per_second or 0))
-        agent_names = tuple(agents)
-        for agent in agent_names:
+        for agent in agents:
             metrics.declare_limits(agent, LIMIT_TEXTS)
-        self._task_limits = task_limits_of(settings, agent_names)
-        self._nearly_full = TaskLimits(agent_names, memory=True)
-        self._watermark = MemoryWatermark(store, settings.store_watermark, clock)
-
-    async def task_limits(self) -> TaskLimits | None:
-        """Return the limits for new messages, or None if there are no limits."""
-        return self._nearly_full if await self._watermark.is_reached() else self._task_limits
 
     async def count_request(self, agent: str, context: ServerCallContext) -> None:
         """Count a request against the caller's rate limit.

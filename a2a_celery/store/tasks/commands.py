@@ -1,11 +1,10 @@
-"""Commands that create, continue, cancel, read and list tasks, and the limits that their scripts check."""
+"""Commands that create, continue, cancel, read and list tasks."""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
@@ -15,7 +14,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from ...lifecycle.events import EventId, timestamp
 from ...lifecycle.outcomes import CANCELED_BY_CLIENT, agent_message, status_event
-from ...lifecycle.references import Scope, quote_key_part
+from ...lifecycle.references import Scope
 from ...lifecycle.refusals import Reason, Refusal
 from ...lifecycle.states import CANCELED, SUBMITTED, WORKING
 from ...telemetry.logs import LineLimit
@@ -54,45 +53,6 @@ logger = logging.getLogger(__name__)
 _lines = LineLimit()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLimits:
-    """Limits for accepting a message or a signal. None means no limit.
-
-    The limits of bytes and memory always apply. The other limits apply only to a message that begins a run.
-
-    Attributes:
-        agents: Agents whose tasks count toward the limits of the owner.
-        concurrent: Maximum number of the owner's tasks in SUBMITTED or WORKING.
-        queued: Maximum number of the agent's runs that no worker has claimed.
-        owner_bytes: Maximum stored bytes of the owner's tasks, including the new message.
-        memory: True to refuse the message or signal because the server's memory is nearly full.
-    """
-
-    agents: tuple[str, ...]
-    concurrent: int | None = None
-    queued: int | None = None
-    owner_bytes: int | None = None
-    memory: bool = False
-
-
-def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
-    """Return `limits` as JSON for ``check_limits`` in ``scripts/lib``, or "" if there are no limits."""
-    if limits is None:
-        return ""
-    maximums = {"concurrent": limits.concurrent, "owner_bytes": limits.owner_bytes, "queued": limits.queued}
-    return json.dumps(
-        {
-            **{name: value for name, value in maximums.items() if value is not None},
-            **({"stored": keys.stored} if limits.owner_bytes is not None else {}),
-            **({"memory": True} if limits.memory else {}),
-            **({"queue": keys.queue(scope.agent)} if limits.queued is not None else {}),
-            "lists": _lists(keys, scope, limits.agents) if limits.concurrent is not None else [],
-            "metrics": keys.metrics,
-            "agent": quote_key_part(scope.agent),
-        }
-    )
-
-
 MAX_DEBT = 60
 """Maximum debt of a token bucket, in seconds that the bucket takes to refill to zero tokens."""
 
@@ -126,14 +86,6 @@ def _acquire_request(bucket: Key, per_second: float, burst: int, cost: int, spar
     return Reply(lambda reply: int(reply) / 1e6)
 
 
-def _lists(keys: Keys, scope: Scope, agents: Iterable[str]) -> list[str]:
-    """Return the prefixes of the indexes of all tasks that count toward the limits of a caller in `scope`."""
-    if not scope.owner:
-        return [keys.scope_index(replace(scope, agent=agent)) for agent in agents]
-    without_tenant = (keys.scope_index(Scope(agent, "", scope.owner)) for agent in agents)
-    return [*without_tenant, keys.owner_index(scope.owner)]
-
-
 MAX_WAITING_TURNS = 100
 """Maximum number of messages of a task that wait until a run ends."""
 
@@ -164,7 +116,7 @@ def create_task(
     retention: int,
     options: bytes = b"",
     serialize_context: bool = False,
-    limits: TaskLimits | None = None,
+    is_nearly_full: bool = False,
     reply_channel: ReplyChannel | None = None,
     parent: Parent | None = None,
     metadata: Struct | None = None,
@@ -182,7 +134,7 @@ def create_task(
         retention: Seconds for which the ended task is stored.
         options: Stored options of the first run, or b"" for none.
         serialize_context: True to execute the runs of the context one after the other.
-        limits: Limits for the message, or None for no limits.
+        is_nearly_full: True to refuse the message because the server's memory is nearly full.
         reply_channel: Notification channel of the calling gateway, or None.
         parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         metadata: Metadata of the task, or None.
@@ -211,7 +163,7 @@ def create_task(
         working_event=encode(status_event(task_id, context_id, WORKING)),
         options=options,
         context_queue=keys.context_queue(scope, context_id) if serialize_context else None,
-        limits=limit_argument(keys, scope, limits),
+        is_nearly_full=is_nearly_full,
         metadata=None if metadata is None else pack_metadata(metadata),
         reply_channel=reply_channel,
         parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
@@ -239,14 +191,13 @@ def _create_task(
     working_event: bytes,
     options: bytes,
     context_queue: str | None,
-    limits: str,
+    is_nearly_full: bool,
     metadata: bytes | None,
     reply_channel: ReplyChannel | None,
     parent_arguments: ParentArguments | None,
     sections: Sections,
     reply: Unsent[Reply[T]],
 ) -> Reply[T]:
-    """``scripts/lib/limits.lua`` describes `limits`."""
     return reply
 
 
@@ -290,7 +241,7 @@ def continue_task(
     caller: bytes,
     nonce: str,
     options: bytes = b"",
-    limits: TaskLimits | None = None,
+    is_nearly_full: bool = False,
     max_bytes: int | None = None,
     on_message: str = "queue",
     sections: Sequence[Section[R]] = (),
@@ -306,7 +257,7 @@ def continue_task(
         caller: Stored form of the caller.
         nonce: Token that detects a repeated call.
         options: Stored options of the run, or b"" for none.
-        limits: Limits for the message, or None for no limits.
+        is_nearly_full: True to refuse the message because the server's memory is nearly full.
         max_bytes: Maximum size of the task including the message, in bytes, or None for no limit.
         on_message: ``Agent.on_message``.
         sections: Sections of features.
@@ -325,7 +276,7 @@ def continue_task(
         caller=caller,
         options=options,
         suffix=encode(Message(metadata={TASK_ENDED_FIRST: True})),
-        limits=limit_argument(keys, scope, limits),
+        is_nearly_full=is_nearly_full,
         max_bytes=max_bytes,
         on_message=on_message,
         sections=sections,
@@ -350,7 +301,7 @@ def _continue_task(
     caller: bytes,
     options: bytes,
     suffix: bytes,
-    limits: str,
+    is_nearly_full: bool,
     max_bytes: int | None,
     on_message: str,
     sections: Sections,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from ...lifecycle.references import RunRef, Scope
+from ...lifecycle.references import RunRef
 from ...lifecycle.refusals import Reason, Refusal
 from ..keys import AnyScope, Keys
-from ..verbs import Reply, TaskId, verb
-from .commands import TaskLimits, limit_argument
+from ..verbs import Reply, Sections, TaskId, parsed_by, verb
 from .replies import Reasons, refusal
 
 MAX_STORED_SIGNALS = 100
@@ -36,11 +34,6 @@ class SignalResumed:
     is_blocked: bool = False
 
 
-def _limits_of_signal(keys: Keys, limits: TaskLimits | None) -> str:
-    """Return the limits of bytes and memory, which do not depend on the agent."""
-    return limit_argument(keys, Scope(), limits)
-
-
 @verb
 def send_signal(
     keys: Keys,
@@ -50,9 +43,10 @@ def send_signal(
     name: str,
     payload: bytes,
     signal_id: str,
-    limits: Annotated[TaskLimits | None, _limits_of_signal] = None,
+    is_nearly_full: bool = False,
     max_bytes: int | None = None,
     agents_without_signals: Sequence[str] = (),
+    sections: Sections = (),
 ) -> Reply[SignalStored | SignalResumed | Refusal]:
     """Send a signal to a task.
 
@@ -63,9 +57,10 @@ def send_signal(
         name: Name of the signal.
         payload: Payload and sender as JSON; see `encode_signal`.
         signal_id: Id of the signal. A repeated call with one of the `REMEMBERED_SIGNALS` newest ids has no effect.
-        limits: Limits of stored bytes and memory, or None for no limits.
+        is_nearly_full: True to refuse the signal because the server's memory is nearly full.
         max_bytes: Maximum size of the task including the signal, in bytes, or None for no limit.
         agents_without_signals: Names of agents that receive no signals.
+        sections: Sections of features.
     """
 
     reasons: Reasons = {
@@ -85,6 +80,6 @@ def send_signal(
             case b"stored":
                 return SignalStored()
             case _:
-                return refusal(task_id, reply, reasons)
+                return parsed_by(sections, task_id, reply) or refusal(task_id, reply, reasons)
 
     return Reply(parse)

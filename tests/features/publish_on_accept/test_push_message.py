@@ -19,12 +19,12 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.client.redis_clients import database_of
 from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.tasks.commands import (
-    TaskLimits,
     continue_task,
     create_task,
     read_next_run,
 )
 from a2a_celery.store.tasks.replies import Known
+from tests.support.store.limits import limit_sections
 from tests.support.store.replies import begins, is_limited, waits
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 
@@ -160,9 +160,7 @@ async def test_a_queue_that_refuses_the_message_refuses_no_task(
 
 
 async def test_a_refused_message_is_not_pushed(store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis) -> None:
-    full_limits = TaskLimits(("agent",), concurrent=0)
-
-    answer = await store.run(create(keys, await message(store), limits=full_limits))
+    answer = await store.run(create(keys, await message(store), *limit_sections(keys, concurrent=0)))
 
     assert is_limited(answer)
     assert await queued_messages(broker) == []

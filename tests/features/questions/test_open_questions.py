@@ -13,7 +13,8 @@ from a2a_celery.lifecycle.refusals import Reason
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import Claim, Settled, settle_run
-from a2a_celery.store.tasks.commands import TaskLimits, continue_task, end_pauses, request_cancel
+from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
+from tests.support.store.limits import limit_sections
 from tests.support.store.replies import begins, is_delivered, reason_of, waits
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, request, status
 
@@ -39,11 +40,9 @@ async def pause_task(store: AsyncStore, keys: Keys, seeds: Seeds, *, run: int = 
 
 def answering(keys: Keys, task_id: str, answered_run: int | None = None, nonce: str = "n") -> Operation[Any]:
     message = request("3", task_id, CONTEXT)
-    limits = TaskLimits(("agent",), concurrent=0)
-    return continue_task(
-        keys, ANN, task_id, message, "", caller=b"{}", nonce=nonce, sections=[AnswerSection(answered_run)],
-        limits=limits if answered_run is None else None,
-    )  # fmt: skip
+    limits = limit_sections(keys, concurrent=0) if answered_run is None else []
+    sections = [AnswerSection(answered_run), *limits]
+    return continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce=nonce, sections=sections)
 
 
 async def test_an_answer_is_accepted_when_it_is_known_to_fit(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

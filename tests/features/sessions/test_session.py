@@ -12,6 +12,7 @@ from a2a.types import Message, Part, Role
 
 from a2a_celery.clock import SYSTEM_CLOCK
 from a2a_celery.errors import ConfigError, SessionConflict, SessionError
+from a2a_celery.execution.agents.running_agent import RunningAgent
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.limits import Limits
@@ -313,7 +314,7 @@ async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: 
 async def test_an_agent_without_a_session_gets_an_error_with_the_option(scene: Scene) -> None:
     _, events = await scene.begin()
     run = await scene.open_features(events)
-    begin_agent(run, events)
+    begin_agent(RunningAgent(run, events))
     turn = Turn(run, events, caller=None)  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError, match="agent 'agent' has no session: give it the option session=True"):

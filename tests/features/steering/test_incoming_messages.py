@@ -13,6 +13,7 @@ from a2a.types import Message, Part
 from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
+from a2a_celery.execution.agents.running_agent import RunningAgent
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.open_run import OpenRun
@@ -41,7 +42,7 @@ async def turn_of(scene: Scene, claim: Claim | None = None) -> tuple[Claim, RunE
 
 
 def new_turn(run: OpenRun, events: RunEventQueue) -> Turn:
-    begin_agent(run, events)
+    begin_agent(RunningAgent(run, events))
     return Turn(run, events, Caller())
 
 

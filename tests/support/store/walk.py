@@ -53,7 +53,6 @@ from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import Released, delegate_to_canvas, end_by_result, release_run, retry_run
 from a2a_celery.store.runs.suspension import SuspendedRun, resume_due_runs, suspend_run, take_signal
 from a2a_celery.store.tasks.commands import (
-    TaskLimits,
     continue_task,
     create_task,
     delete_task,
@@ -63,11 +62,14 @@ from a2a_celery.store.tasks.commands import (
 from a2a_celery.store.tasks.family import Parent, acquire_ended_parents
 from a2a_celery.store.tasks.signals import send_signal
 from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.limits import limit_sections
 from tests.support.store.seeds import AGENTS, ANN, BOB, LEASE_US, RETENTION, Seeds, chunk, request, status
 from tests.support.store.suspensions import received_entry, timer, wait_for
 from tests.support.store.view import Record, View
 
-MANY = TaskLimits(AGENTS, concurrent=1000, queued=1000, owner_bytes=10**12)
+MANY = {"concurrent": 1000, "queued": 1000, "owner_bytes": 10**12}
+"""Limits that no walk reaches, by name."""
+
 PHASES = ("queued", "running", "delegated", "suspended")
 CONTEXTS = ["one", "two"]
 SIGNALS = ["go", "stop"]
@@ -130,8 +132,11 @@ class World:
         await self.run(
             create_task(
                 self.keys, scope, task_id, context_id, request(task_id=task_id, context_id=context_id), caller=b"{}",
-                retention=RETENTION, limits=MANY, parent=parent, serialize_context=self.chance.random() < 0.5,
-                sections=[config_section(self.keys, self.new_config())] if self.chance.random() < 0.3 else [],
+                retention=RETENTION, parent=parent, serialize_context=self.chance.random() < 0.5,
+                sections=[
+                    *([config_section(self.keys, self.new_config())] if self.chance.random() < 0.3 else []),
+                    *limit_sections(self.keys, scope, **MANY),
+                ],
             )
         )  # fmt: skip
 
@@ -272,9 +277,10 @@ class World:
     async def answer(self, task_id: str, r: Record) -> None:
         how = self.chance.choice(["queue", "steer", "interrupt", "reject"])
         message_request = request("more", task_id, r["context"])
+        scope = Scope.parse(r["scope"])
         next_message = continue_task(
-            self.keys, Scope.parse(r["scope"]), task_id, message_request, "",
-            caller=b"{}", nonce=self.new_id(), limits=MANY, on_message=how, sections=[AnswerSection()],
+            self.keys, scope, task_id, message_request, "", caller=b"{}", nonce=self.new_id(), on_message=how,
+            sections=[AnswerSection(), *limit_sections(self.keys, scope, **MANY)],
         )  # fmt: skip
         reply = await self.run(next_message)
         if self.chance.random() < 0.3:

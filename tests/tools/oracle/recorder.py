@@ -40,6 +40,7 @@ from a2a_celery.store.tasks.commands import (
 )
 from a2a_celery.store.tasks.family import read_family
 from a2a_celery.store.tasks.waiting import list_waiting
+from tests.support.store.limits import limit_sections
 from tests.support.store.seeds import AGENTS, ANN, BOB, RETENTION, request
 from tests.support.store.view import Record, View
 from tests.support.store.walk import CONTEXTS, Move, World
@@ -244,8 +245,17 @@ class Recorder(World):
         context_id = self.chance.choice(CONTEXTS)
         message_request = request(text, task_id, context_id)
         self._add_config(options)
+        sections = [*options.pop("sections", ()), *limit_sections(self.keys, scope, **options.pop("limits", {}))]
         operation = create_task(
-            self.keys, scope, task_id, context_id, message_request, caller=b"{}", retention=RETENTION, **options
+            self.keys,
+            scope,
+            task_id,
+            context_id,
+            message_request,
+            caller=b"{}",
+            retention=RETENTION,
+            sections=sections,
+            **options,
         )
         return await self.run(operation)
 
@@ -254,14 +264,16 @@ class Recorder(World):
         message_request = request(options.pop("text", "more"), task_id, r["context"])
         options.setdefault("sections", [AnswerSection()])
         self._add_config(options)
+        scope, sections = Scope.parse(r["scope"]), options.pop("sections")
         operation = continue_task(
             self.keys,
-            Scope.parse(r["scope"]),
+            scope,
             task_id,
             message_request,
             context_id,
             caller=b"{}",
             nonce=self.new_id(),
+            sections=[*sections, *limit_sections(self.keys, scope, **options.pop("limits", {}))],
             **options,
         )
         return await self.run(operation)

@@ -50,19 +50,17 @@ from a2a_celery.store.runs.release import (
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.runs.suspension import SuspendedRun, suspend_run, take_signal
 from a2a_celery.store.tasks.commands import (
-    TaskLimits,
     create_task,
     read_task,
 )
 from a2a_celery.store.tasks.signals import send_signal
-from tests.support.store.seeds import AGENTS, ANN, LEASE_US, RETENTION, chunk, request, status
+from tests.support.store.limits import limit_sections
+from tests.support.store.seeds import ANN, LEASE_US, RETENTION, chunk, request, status
 from tests.support.store.suspensions import received_entry, timeout_entry, wait_for
 from tests.support.store.view import Record
 from tests.support.store.walk import HOUR_US, SIGNALS
 from tests.tools.oracle.recorded_store import STEP_US
 from tests.tools.oracle.recorder import LARGE, PLAIN, SMALL_LIMITS, Recorder
-
-TINY_LIMITS = [TaskLimits(AGENTS, owner_bytes=1), TaskLimits(AGENTS, memory=True)]
 
 
 async def create_plain(world: Recorder, task_id: str, r: Record) -> None:
@@ -281,10 +279,11 @@ async def take_twice(world: Recorder, task_id: str, r: Record) -> None:
 
 async def signal_differently(world: Recorder, task_id: str, r: Record) -> None:
     """Send signals beyond the limits, to an agent without signals, and too many."""
-    scope, limited = Scope.parse(r["scope"]), world.chance.choice(TINY_LIMITS)
+    scope = Scope.parse(r["scope"])
+    sections = limit_sections(world.keys, scope, owner_bytes=1)
     ways: list[dict[str, Any]] = [
         {"max_bytes": 1},
-        {"limits": limited},
+        world.chance.choice([{"sections": sections}, {"is_nearly_full": True}]),
         {"agents_without_signals": [scope.agent]},
         *[{}] * SMALL_LIMITS["MAX_STORED_SIGNALS"],
     ]

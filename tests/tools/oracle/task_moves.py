@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from a2a_celery.store.admin.scan import newest_tasks, read_states
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.tasks.commands import (
     ReplyChannel,
-    TaskLimits,
     list_tasks,
     read_final_task,
     read_next_run,
@@ -58,28 +56,24 @@ async def create_limited(world: Recorder, task_id: str, r: Record) -> None:
     for limits in reached_limits(world, scope):
         await world.create_with(scope, limits=limits)
     if world.chance.random() < 0.3:
-        await world.create_with(scope, limits=TaskLimits(AGENTS, memory=True))
+        await world.create_with(scope, is_nearly_full=True)
         await world.create_with(scope, push=world.config("e", 1), limits=MANY)
         await world.create_with(scope, push=world.config("e", 1), limits=MANY)
 
 
-def reached_limits(world: Recorder, scope: Scope) -> Iterator[TaskLimits]:
-    """Yield limits that the tasks of an owner have reached."""
+def reached_limits(world: Recorder, scope: Scope) -> list[dict[str, int]]:
+    """Return limits that the tasks of an owner have reached."""
     records = world.view.records.values()
     states = Counter(int(r["state"]) for r in records if r["scope"].endswith(f"/{scope.owner}"))
-    counts: dict[str, Any] = {
-        "concurrent": states[SUBMITTED] + states[WORKING],
-        "queued": len(world.view.lists["queue" if scope.agent == "agent" else "other queue"]),
-        "owner_bytes": 1,
-    }
-    for name, limit in counts.items():
-        yield TaskLimits(AGENTS, **{name: limit})
+    queue = world.view.lists["queue" if scope.agent == "agent" else "other queue"]
+    return [{"concurrent": states[SUBMITTED] + states[WORKING]}, {"queued": len(queue)}, {"owner_bytes": 1}]
 
 
 async def continue_limited(world: Recorder, task_id: str, r: Record) -> None:
     """Send a message to a task with each limit that applies to a further message."""
-    for reached in (*reached_limits(world, Scope.parse(r["scope"])), TaskLimits(AGENTS, memory=True)):
+    for reached in reached_limits(world, Scope.parse(r["scope"])):
         await world.continue_with(task_id, r, limits=reached)
+    await world.continue_with(task_id, r, is_nearly_full=True)
     await world.continue_with(task_id, r, max_bytes=1)
     await world.continue_with(task_id, r, world.chance.choice(CONTEXTS), on_message="reject")
     await world.continue_with(task_id, r, push=world.config("f", 1))

@@ -1,7 +1,7 @@
 -- migrate_to_5: remove the fields that load_record derives. Handles one page of the keyspace. Repeat the call until the
 -- cursor is 0.
 -- returns {next cursor, number of changed tasks}
--- requires: keys, tasks
+-- requires: tasks
 
 local page = redis.call('SCAN', cursor, 'MATCH', '*:{*}:task', 'COUNT', count)
 local changed = 0

@@ -28,7 +28,7 @@ end
 
 -- Return the prefixes of the indexes of a task in `state`: the indexes of its scope and of its context, and the indexes
 -- that it has joined. A live task of an authenticated owner in a tenant is also in an index of the owner in all tenants,
--- which the limits of owners use.
+-- in which sections count the owner's tasks.
 local function indexes_of(r, state)
   local indexes = {r.scope_index, r.context_index}
   indexes[#indexes + 1] = owner_index_of(r, state)

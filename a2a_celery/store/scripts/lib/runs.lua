@@ -2,7 +2,7 @@
 
 local function run_name(r) return r.task_id .. '.' .. micros(r.run) end
 
--- Add the newest run to the agent's bounded queue, with the time in µs at which it was queued.
+-- Add the newest run to the list of queued runs that the record names, with the time in µs at which it was queued.
 local function enter_queue(r)
   if r.queue then redis.call('ZADD', r.queue, 'NX', micros(now()), quoted(r.task_id)) end
 end

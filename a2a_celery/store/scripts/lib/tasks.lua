@@ -82,7 +82,8 @@
 --                              sections
 --   enabled_configs, deliveries, dead_deliveries
 --                              see lib/cursors.lua
---   queue                      key of the agent's bounded queue; absent if the queue has no limit
+--   queue                      key of a list of queued runs, which has the task while its newest run is queued; set by
+--                              sections
 --   reply_channel, final_only  notification channel of the gateway that created the task; '1' if the channel receives
 --                              final states only. Both are deleted when the task ends
 --   context_queue, unblocked_at
@@ -98,8 +99,7 @@
 --   code_version, claimed_version
 --                              see lib/versions.lua. A task that can be resubmitted keeps `code_version`
 --   size, largest              bytes of the task (see lib/stored_bytes.lua), and bytes of the largest entry of its log
---   quota_account              account whose sum of stored bytes includes the task; absent without a limit of stored
---                              bytes
+--   quota_account              account whose sum of stored bytes includes the task; set by sections
 
 local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size', 'largest', 'recorded_at',
   'has_message', 'phase', 'token', 'runner', 'cancel_requested', 'nonce', 'status', 'task_id',

@@ -5,7 +5,7 @@
 --       | {'waiting', number of waiting messages, snapshot}
 --       | {'delivered', snapshot}: the open run can read the message, or is interrupted | {'working'}: a run is open
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
---       | {'large'}: the task would be too large | {'limited', see check_limits} | the reply of a section
+--       | {'large'}: the task would be too large | {'limited', see lib/limits.lua} | the reply of a section
 -- requires: blobs, context_queue, full_store, incoming, limits, nonces, notifications, publication, runs, snapshot, states, status, stored_bytes, tasks, time, turns
 
 local missing = missing_blobs(keys)
@@ -47,9 +47,8 @@ local unvalidated = validate_sections(keys, r)
 if unvalidated then return unvalidated end
 local blob_bytes = new_blob_bytes()
 if max_bytes and (r.size or 0) + #message * 2 + blob_bytes > max_bytes then return {'large'} end
-local exceeded, queue = check_limits(keys, limits, r.phase == '' and 'begins' or 'waits', r.scope,
-  #message * 2 + #request + #caller + #options + blob_bytes)
-exceeded = exceeded or limit_sections(keys, r)
+if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
+local exceeded = admit_sections(keys, r, #message * 2 + #request + #caller + #options + blob_bytes, r.phase == '')
 if exceeded then return exceeded end
 refuse_on_full_store(keys.record)
 add_size(r, keep_blobs(keys, r))
@@ -88,10 +87,7 @@ if turn then
   return waiting(place)
 end
 set_nonce(keys, r, 'begun ' .. nonce)
-if queue then
-  r.queue = queue
-  redis.call('HSET', keys.record, 'queue', queue)
-end
+if r.queue then redis.call('HSET', keys.record, 'queue', r.queue) end
 begin_turn(keys, r, message, submitted, request, caller, options, FIRST_PUBLISH_GRACE_US)
 save_record(keys, r)
 accepted_sections(keys, r.task_id, r.version, 0)

@@ -3,7 +3,7 @@
 --       broker has the message of the run, id of the context}; a call with the id of an existing task of the scope is a
 --       repeated call, and returns the current values of the stored task
 --       | the reply of a section
---       | {'limited', see check_limits}
+--       | {'limited', see lib/limits.lua}
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
 --       | {'waits_for_itself'}: the run would be blocked by a task that waits for the new task
 --       | {'id_conflict'}: a task of another scope has the id
@@ -20,9 +20,11 @@ end
 local refused = check_sections(keys)
 if refused then return refused end
 if r then return {'id_conflict'} end
+if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
+r = {task_id = task_id, run = 1, scope = scope, scope_index = scope_index, context_index = context_index,
+  retention = retention, leases = leases, dispatch = dispatch, context_queue = context_queue}
 local request_size = #request + #caller + #options
-local exceeded, queue, is_counted = check_limits(keys, limits, 'begins', scope, #task_event + #message + request_size + new_blob_bytes())
-exceeded = exceeded or limit_sections(keys)
+local exceeded = admit_sections(keys, r, #task_event + #message + request_size + new_blob_bytes(), true)
 if exceeded then return exceeded end
 local parent = find_parent(keys, parent_arguments, scope)
 if parent and parent.exceeded == 'depth' then return {'deep'} end
@@ -30,7 +32,7 @@ if parent and parent.exceeded then return {'limited', 'children', micros(parent_
 if parent and waits_for_itself(keys, parent, context_queue) then return {'waits_for_itself'} end
 if parent then task_event = task_event .. parent_arguments.suffix end
 local at = now()
-local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0) + keep_blobs(keys, {})
+local size = #task_event + #message + #micros(at) + 1 + (r.quota_account and request_size or 0) + keep_blobs(keys, {})
 redis.call('HSET', keys.record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'agent', agent,
   'retention', retention, 'request', request, 'caller', caller, 'working_event', working_event, 'state', SUBMITTED,
   'at', micros(at), 'status', status_event, 'version', 1, 'run', 1, 'phase', 'queued', 'size', size, 'largest', #task_event)
@@ -42,21 +44,19 @@ if parent then
 end
 redis.call('RPUSH', keys.log, micros(at) .. ' ' .. task_event)
 redis.call('RPUSH', keys.history, message)
-if is_counted then
-  local account = account_of(scope)
-  redis.call('HSET', keys.record, 'quota_account', account)
-  count_growth({leases = leases, quota_account = account, size_growth = size})
+if r.quota_account then
+  redis.call('HSET', keys.record, 'quota_account', r.quota_account)
+  r.size_growth = size
+  count_growth(r)
 end
-add_to_indexes(keys, {scope = scope, scope_index = scope_index, context_index = context_index, retention = retention},
-  SUBMITTED, at)
+add_to_indexes(keys, r, SUBMITTED, at)
 if context_queue then redis.call('HSET', keys.record, 'context_queue', context_queue) end
-if queue then redis.call('HSET', keys.record, 'queue', queue) end
-local run = {context_queue = context_queue, queue = queue, dispatch = dispatch, task_id = task_id, run = 1}
-queue_run(keys, run, at + FIRST_PUBLISH_GRACE_US)
+if r.queue then redis.call('HSET', keys.record, 'queue', r.queue) end
+queue_run(keys, r, at + FIRST_PUBLISH_GRACE_US)
 if reply_channel then
   redis.call('HSET', keys.record, 'reply_channel', reply_channel.channel, 'final_only', reply_channel.final_only and '1' or '0')
 end
 accepted_sections(keys, task_id, 1, 0)
-local blocked = is_blocked(keys, run)
-local published = not blocked and publish_sections(keys, run)
+local blocked = is_blocked(keys, r)
+local published = not blocked and publish_sections(keys, r)
 return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', published and '1' or '0', context_id}

@@ -3,7 +3,7 @@
 -- returns {'resumed', run, agent, options, '1' if the run is blocked} | {'stored'}; both even for a repeated call,
 --       which has no effect
 --       | {'missing'} | {'unreceived', agent} | {'ended', state} | {'full'}: too many signals are stored
---       | {'large'}: the task would be too large | {'limited', see check_limits}
+--       | {'large'}: the task would be too large | {'limited', see lib/limits.lua} | the reply of a section
 -- requires: context_queue, full_store, keys, limits, publication, signals, states, suspension, tasks, time
 
 -- Maximum length of a stored id. The ids must be short, because the size of a task does not include them.
@@ -31,7 +31,8 @@ if string.find(' ' .. (r.signal_ids or ''), ' ' .. id .. ' ', 1, true) then
 end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
 if max_bytes and (r.size or 0) + #name + #payload > max_bytes then return {'large'} end
-local exceeded = check_limits(keys, limits, 'waits', r.scope, #name + #payload)
+if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
+local exceeded = admit_sections(keys, r, #name + #payload, false)
 if exceeded then return exceeded end
 refuse_on_full_store(keys.record)
 if r.phase == 'suspended' and r.wait_signal == name then

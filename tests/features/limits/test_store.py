@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.features.idempotency.section import IdempotencyKey
+from a2a_celery.features.limits.section import limits_of
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
@@ -24,15 +26,13 @@ from a2a_celery.lifecycle.states import (
     INPUT_REQUIRED,
     WORKING,
 )
+from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import remove_archived
 from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import (
-    MAX_DEBT,
-    TaskLimits,
-    acquire_request,
     continue_task,
     create_task,
     delete_task,
@@ -43,16 +43,20 @@ from tests.store.test_context_queue import ENDS, Ends
 from tests.store.test_cost import Meter
 from tests.store.test_racing_writers import stores
 from tests.support.store.delivery_cursors import Webhooks
+from tests.support.store.limits import limit_sections
 from tests.support.store.replies import begins, is_limited, limit_of, reason_of, waits
 from tests.support.store.seeds import AGENTS, ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
 
-ONE = TaskLimits(AGENTS, concurrent=1, queued=1)
+Limits = Mapping[str, int]
+"""Values of limits by name."""
+
+ONE = {"concurrent": 1, "queued": 1}
 STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
 RESULT = JournalEntry("fetch#1", "step", "json", b"1" * 50)
-EACH = [replace(TaskLimits(AGENTS), **{name: 1}) for name in ("concurrent", "queued")]
+EACH = [{"concurrent": 1}, {"queued": 1}]
 
 
-async def try_to_create(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **options: Any) -> object:
+async def try_to_create(seeds: Seeds, limits: Limits, scope: Scope = ANN, **options: Any) -> object:
     """Try to create another task, and return the result."""
     task_id = str(uuid4())
     message_request = options.pop("message_request", None) or request(task_id=task_id, context_id=CONTEXT)
@@ -64,7 +68,7 @@ async def try_to_create(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **
         message_request,
         caller=b"{}",
         retention=RETENTION,
-        limits=limits,
+        sections=[*options.pop("sections", ()), *limit_sections(seeds.keys, scope, **limits)],
         **options,
     )
     return await seeds.store.run(create)
@@ -77,11 +81,12 @@ async def single_task(seeds: Seeds, **options: Any) -> str:
     return answer.task.id
 
 
-async def try_to_answer(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
+async def try_to_answer(seeds: Seeds, task_id: str, limits: Limits) -> object:
     """Send another message to the task, and return the result."""
     message_request = request("more", task_id, CONTEXT)
+    sections = limit_sections(seeds.keys, **limits)
     next_message = continue_task(
-        seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, limits=limits
+        seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, sections=sections
     )
     return await seeds.store.run(next_message)
 
@@ -106,11 +111,11 @@ async def counted_bytes(seeds: Seeds, scope: Scope = ANN) -> int:
 
 
 @pytest.mark.parametrize("limits", EACH, ids=["concurrent", "queued"])
-async def test_a_task_beyond_a_limit_writes_nothing(seeds: Seeds, limits: TaskLimits) -> None:
+async def test_a_task_beyond_a_limit_writes_nothing(seeds: Seeds, limits: Limits) -> None:
     paused_id = await seeds.create_task_in(INPUT_REQUIRED)
     assert begins(await try_to_create(seeds, limits))
     data_before = await seeds.all_values()
-    [limit] = [name for name in ("concurrent", "queued") if getattr(limits, name)]
+    [limit] = limits
 
     refusals = [await try_to_create(seeds, limits), await try_to_answer(seeds, paused_id, limits)]
 
@@ -119,14 +124,14 @@ async def test_a_task_beyond_a_limit_writes_nothing(seeds: Seeds, limits: TaskLi
 
 
 async def test_limits_of_an_owner_span_agents(seeds: Seeds) -> None:
-    limits = TaskLimits(AGENTS, concurrent=1)
+    limits = {"concurrent": 1}
     assert begins(await try_to_create(seeds, limits))
     assert begins(await try_to_create(seeds, limits, BOB))
     assert is_limited(await try_to_create(seeds, limits, replace(ANN, agent="other")))
 
 
 async def test_limits_of_an_owner_span_tenants(seeds: Seeds) -> None:
-    limits = TaskLimits(AGENTS, concurrent=1)
+    limits = {"concurrent": 1}
     first = await try_to_create(seeds, limits, replace(ANN, tenant="one"))
     assert begins(first)
     for scope in (ANN, replace(ANN, tenant="two"), replace(ANN, tenant="two", agent="other")):
@@ -140,26 +145,26 @@ async def test_limits_of_an_owner_span_tenants(seeds: Seeds) -> None:
 
 
 async def test_anonymous_callers_are_limited_by_tenant(seeds: Seeds) -> None:
-    limits = TaskLimits(AGENTS, concurrent=1)
+    limits = {"concurrent": 1}
     assert begins(await try_to_create(seeds, limits, Scope("agent", "one")))
     assert begins(await try_to_create(seeds, limits, Scope("agent", "two")))
     assert is_limited(await try_to_create(seeds, limits, Scope("other", "one")))
 
 
 async def test_bytes_of_an_owner_count_in_all_tenants_together(seeds: Seeds) -> None:
-    first = await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=10**9), replace(ANN, tenant="one"))
+    first = await try_to_create(seeds, {"owner_bytes": 10**9}, replace(ANN, tenant="one"))
     assert begins(first)
     size = await counted_bytes(seeds)
     assert size == await stored_bytes(seeds, first.task.id)
 
-    refusal = await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=size + 1), replace(ANN, tenant="two"))
+    refusal = await try_to_create(seeds, {"owner_bytes": size + 1}, replace(ANN, tenant="two"))
 
     assert limit_of(refusal) == ("owner_bytes", size + 1)
-    assert begins(await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=10**9), Scope("agent", "one")))
+    assert begins(await try_to_create(seeds, {"owner_bytes": 10**9}, Scope("agent", "one")))
 
 
 async def test_a_queue_limit_is_per_agent(seeds: Seeds) -> None:
-    limits = TaskLimits(AGENTS, queued=1)
+    limits = {"queued": 1}
     assert begins(await try_to_create(seeds, limits))
     assert is_limited(await try_to_create(seeds, limits, BOB))
     assert begins(await try_to_create(seeds, limits, replace(ANN, agent="other")))
@@ -199,14 +204,14 @@ async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, 
     await store.run(
         release_run(keys, claim.ref, token=claim.token, written_count=0, events=[], options=b"", retries=1, delay_us=1)
     )
-    assert is_limited(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)))
+    assert is_limited(await try_to_create(seeds, {"queued": 1}))
     await store.run(return_run(keys, claim.ref, runner=None, loss=failure))
-    assert is_limited(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)))
+    assert is_limited(await try_to_create(seeds, {"queued": 1}))
     claim = await seeds.claim_run(claim.ref.task_id, run=2, max_attempts=3)
     await seeds.recover_run(claim.ref)
 
-    assert is_limited(await try_to_create(seeds, TaskLimits(AGENTS, queued=1)))
-    assert is_limited(await try_to_create(seeds, TaskLimits(AGENTS, concurrent=1)))
+    assert is_limited(await try_to_create(seeds, {"queued": 1}))
+    assert is_limited(await try_to_create(seeds, {"concurrent": 1}))
 
 
 @pytest.mark.parametrize("archives", [False, True])
@@ -214,7 +219,7 @@ async def test_a_requeued_dead_letter_counts_only_its_remaining_bytes(
     store: AsyncStore, keys: Keys, seeds: Seeds, archives: bool
 ) -> None:
     await store.redis.hset(keys.installation, "archive", "1" if archives else "")
-    answer = await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=10**9))
+    answer = await try_to_create(seeds, {"owner_bytes": 10**9})
     assert begins(answer)
     claim = await seeds.claim_run(answer.task.id)
     await seeds.append_events(claim, status(WORKING, "half"), RESULT)
@@ -230,7 +235,7 @@ async def test_a_requeued_dead_letter_counts_only_its_remaining_bytes(
     else:
         [(entry, _)] = await store.redis.zrange(keys.stored_expiring, 0, -1, withscores=True)
         await store.redis.zadd(keys.stored_expiring, {entry: 1})
-        await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=1))
+        await try_to_create(seeds, {"owner_bytes": 1})
     assert await counted_bytes(seeds) == 0
 
 
@@ -238,7 +243,7 @@ async def test_an_archived_dead_letter_with_undelivered_events_counts_without_it
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     await store.redis.hset(keys.installation, "archive", "1")
-    answer = await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=10**9))
+    answer = await try_to_create(seeds, {"owner_bytes": 10**9})
     assert begins(answer)
     await webhooks.save_config(answer.task.id)
     await seeds.recover_run((await seeds.claim_run(answer.task.id)).ref)
@@ -283,7 +288,7 @@ async def test_stale_slots_are_evicted_before_a_refusal(store: AsyncStore, keys:
 
 
 async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    limits = TaskLimits(AGENTS, owner_bytes=10**9)
+    limits = {"owner_bytes": 10**9}
     answer = await try_to_create(seeds, limits)
     assert begins(answer)
     task_id, names = answer.task.id, keys.task(answer.task.id)
@@ -331,7 +336,7 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
 async def test_bytes_of_a_task_that_is_deleted_or_archived_leave_the_sums(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    limits = TaskLimits(AGENTS, owner_bytes=10**9)
+    limits = {"owner_bytes": 10**9}
     first, second = [await try_to_create(seeds, limits) for _ in range(2)]
     assert begins(first)
     assert begins(second)
@@ -347,13 +352,13 @@ async def test_bytes_of_a_task_that_is_deleted_or_archived_leave_the_sums(
 
 
 async def test_a_message_that_would_exceed_the_bytes_is_refused_and_a_smaller_one_is_not(seeds: Seeds) -> None:
-    first = await try_to_create(seeds, TaskLimits(AGENTS, owner_bytes=10**9), message_request=request("x" * 5_000))
+    first = await try_to_create(seeds, {"owner_bytes": 10**9}, message_request=request("x" * 5_000))
     assert begins(first)
     size = await counted_bytes(seeds)
-    tight = TaskLimits(AGENTS, owner_bytes=size + 3_000)
+    tight = {"owner_bytes": size + 3_000}
 
     refusal = await try_to_create(seeds, tight, message_request=request("x" * 1_000))
-    waiting = await try_to_answer(seeds, first.task.id, TaskLimits(AGENTS, owner_bytes=size + 100))
+    waiting = await try_to_answer(seeds, first.task.id, {"owner_bytes": size + 100})
 
     assert limit_of(refusal) == ("owner_bytes", size + 3_000)
     assert limit_of(waiting) == ("owner_bytes", size + 100)
@@ -364,18 +369,19 @@ async def test_a_message_that_would_exceed_the_bytes_is_refused_and_a_smaller_on
 
 
 async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    meter, many = Meter(store), TaskLimits(AGENTS, concurrent=10_000, queued=10_000)
+    meter, many = Meter(store), {"concurrent": 10_000, "queued": 10_000}
 
-    async def cost(limits: TaskLimits | None, scope: Scope) -> int:
+    async def cost(limits: Limits, scope: Scope) -> int:
         message_request, task_id = request(), str(uuid4())
+        sections = limit_sections(keys, scope, **limits)
         create = create_task(
-            keys, scope, task_id, CONTEXT, message_request, caller=b"{}", retention=RETENTION, limits=limits
+            keys, scope, task_id, CONTEXT, message_request, caller=b"{}", retention=RETENTION, sections=sections
         )
         return sum((await meter.cost_of(create)).values())
 
     for scope in (ANN, BOB):
         await seeds.create_task(scope)  # the first task of a scope also records the scope
-    without, early_cost = await cost(None, ANN), await cost(many, BOB)
+    without, early_cost = await cost({}, ANN), await cost(many, BOB)
     for _ in range(300):
         await try_to_create(seeds, many)
     late_cost = await cost(many, ANN)
@@ -388,42 +394,19 @@ async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Key
 
 async def test_of_concurrent_calls_one_gets_the_last_slot(redis_server: EmbeddedRedis, keys: Keys) -> None:
     async with stores(redis_server, 4) as clients:
-        limits = TaskLimits(AGENTS, concurrent=3)
+        limits = {"concurrent": 3}
         answers = await asyncio.gather(*(try_to_create(Seeds(clients[n % 4], keys), limits) for n in range(40)))
 
     assert Counter(map(reason_of, answers)) == {None: 3, Reason.LIMITED: 37}
 
 
-async def test_a_bucket_allows_its_burst_and_then_one_at_a_time(store: AsyncStore, keys: Keys) -> None:
-    async def take() -> float:
-        return await store.run(acquire_request(keys, ANN, per_second=0.1, burst=3))
-
-    burst = [await take() for _ in range(3)]
-    waits = [await take() for _ in range(3)]
-
-    assert burst == [0, 0, 0]
-    assert all(1 < wait <= 10 for wait in waits), "who is refused takes nothing"
-    assert await store.run(acquire_request(keys, BOB, per_second=0.1, burst=3)) == 0
-    for scope in (replace(ANN, agent="other"), replace(ANN, tenant="other")):
-        assert await store.run(acquire_request(keys, scope, per_second=0.1, burst=3)) > 0
-    assert 20_000 < await store.redis.pttl(keys.requests(ANN)) <= 30_000
+def test_without_settings_a_message_has_no_section(keys: Keys) -> None:
+    assert limits_of(Settings(), keys, AGENTS) is None
 
 
-async def test_a_bucket_is_never_fuller_than_it_can_be(store: AsyncStore, keys: Keys) -> None:
-    await store.redis.set(keys.requests(ANN), 2**52, px=60_000)  # written by a clock that was ahead
+async def test_a_task_without_limits_has_no_field_of_them(seeds: Seeds) -> None:
+    answer = await try_to_create(seeds, {})
+    assert begins(answer)
 
-    wait = await store.run(acquire_request(keys, ANN, per_second=0.1, burst=3))
-
-    assert MAX_DEBT + 9 < wait <= MAX_DEBT + 10
-
-
-async def test_a_response_takes_tokens_that_the_bucket_does_not_have(store: AsyncStore, keys: Keys) -> None:
-    rate = {"per_second": 0.1, "burst": 3}
-    enough = await store.run(acquire_request(keys, ANN, **rate, cost=2, spare=1, overdraw=True))
-    debt = await store.run(acquire_request(keys, ANN, **rate, cost=2, spare=1, overdraw=True))
-    refusal = await store.run(acquire_request(keys, ANN, **rate))
-    second_refusal = await store.run(acquire_request(keys, ANN, **rate))
-
-    assert enough == 0
-    assert 19 < debt <= 20
-    assert debt - 1 < second_refusal <= refusal <= debt, "a refused request takes nothing"
+    assert await seeds.store.redis.hmget(seeds.keys.task(answer.task.id).record, "queue", "quota_account") == [None] * 2
+    assert not await seeds.store.redis.exists(seeds.keys.queue("agent"), seeds.keys.stored)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2a_celery import A2A, ConfigError, Failed, InputRequired
-from a2a_celery.retry_policy import MAX_DELAY, RetryPolicy
+from a2a_celery.delays import MAX_DELAY
+from a2a_celery.features.retries import RetryPolicy
 
 NOW = 1_234_567_880.0
 
@@ -76,7 +77,7 @@ def test_options_make_the_policy_of_the_agent() -> None:
 
     agent = a2a.agents["flaky"]
 
-    assert agent.retry == RetryPolicy(autoretry_for=(OSError,), max_retries=None, retry_backoff=2)
+    assert agent.features == (RetryPolicy(autoretry_for=(OSError,), max_retries=None, retry_backoff=2),)
     assert agent.options == {"queue": "slow"}
 
 

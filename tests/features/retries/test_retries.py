@@ -7,37 +7,38 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from a2a.types import TaskState, TaskStatusUpdateEvent
+from a2a.types import AgentCard, TaskState, TaskStatusUpdateEvent
 from a2a.utils.errors import InvalidParamsError
 from celery import Celery
 from celery.exceptions import MaxRetriesExceededError, Retry
 
 from a2a_celery import A2A, Turn, current_turn
+from a2a_celery.agents import Agent
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.delays import MAX_DELAY
 from a2a_celery.dispatch import RunOptions
 from a2a_celery.errors import Failed
 from a2a_celery.execution.celery.request import RunRetried
 from a2a_celery.execution.events.release import RunRelease
-from a2a_celery.execution.limits import Retries, error_without_retry
+from a2a_celery.features.retries.retries import Retries
 from a2a_celery.lifecycle import Retried
 from a2a_celery.lifecycle.own_metadata import CAUSE, NAMESPACE
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED, SUBMITTED, WORKING
-from a2a_celery.retry_policy import MAX_DELAY, RetryPolicy
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from a2a_celery.store.tasks.replies import CanceledNow
+from tests.execution.scene import Scene, perform_run
 from tests.support.clocks import START, ManualClock
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
-
-from .scene import Scene, perform_run
 
 NOW = datetime.fromtimestamp(START, UTC)
 LATER = NOW + timedelta(seconds=60)
@@ -45,8 +46,10 @@ LATER = NOW + timedelta(seconds=60)
 
 def retries(count: int = 0, **policy: Any) -> Retries:
     """Return the `Retries` of a run that has been retried `count` times."""
-    options = RunOptions(retries=count, not_after=NOW).to_json()
-    return Retries(RetryPolicy(**policy), options, ManualClock())
+    claim = SimpleNamespace(options=RunOptions(retries=count, not_after=NOW).to_json())
+    agent = Agent.with_options("agent", AgentCard(), "function", None, None, policy)
+    running: Any = SimpleNamespace(run=SimpleNamespace(agent=agent, claim=claim, clock=ManualClock()))
+    return Retries(running)
 
 
 def retry_request(retries: Retries, **arguments: Any) -> BaseException:
@@ -148,13 +151,6 @@ def test_no_text_of_an_agent_is_in_the_name_of_a_cause() -> None:
     assert causes == ["", "", ""]
 
 
-def test_a_retry_beyond_the_maximum_ends_with_its_exception() -> None:
-    error = OSError()
-
-    assert error_without_retry(Retry(exc=error)) is error
-    assert isinstance(error_without_retry(Retry()), MaxRetriesExceededError)
-
-
 @pytest.fixture
 async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
     """Agents of an app whose broker is unavailable."""
@@ -174,6 +170,10 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
     @a2a.agent("wrong", description="Says no time.")
     def wrong(turn: Turn) -> None:
         raise Retry(when="tomorrow")
+
+    @a2a.agent("last", description="Has no retry left.", max_retries=0)
+    def retry_once_more(turn: Turn) -> None:
+        raise Retry(exc=OSError("its cause") if turn.text == "cause" else None)
 
     @a2a.agent("ended", description="Ends its task itself.", autoretry_for=(OSError,))
     async def end_early(turn: Turn) -> AsyncIterator[TaskStatusUpdateEvent]:
@@ -253,6 +253,16 @@ async def test_what_cannot_be_retried_ends(a2a: A2A, store: AsyncStore, keys: Ke
     await perform(a2a, store, keys, agent)
 
     assert await Seeds(store, keys).states("t") == [SUBMITTED, WORKING, end]
+
+
+@pytest.mark.parametrize(("text", "error"), [("cause", "its cause"), ("x", "the run has reached its limit of retries")])
+async def test_a_retry_beyond_the_maximum_ends_with_its_exception(
+    a2a: A2A, store: AsyncStore, keys: Keys, caplog: pytest.LogCaptureFixture, text: str, error: str
+) -> None:
+    await perform(a2a, store, keys, "last", text)
+
+    assert (await Seeds(store, keys).states("t"))[-1] == FAILED
+    assert error in caplog.text
 
 
 async def test_a_repeated_release_with_a_replacement_has_one_effect(store: AsyncStore, keys: Keys) -> None:
