@@ -10,14 +10,15 @@ from typing import Any
 
 from a2a.types import Message, SendMessageRequest, Task
 
-from .child_tasks import CURRENT_CHILDREN, name_parent
 from .client.calling.content import result_data
 from .client.connection.transports import trace_of_current_run
 from .client.errors import InvalidResponse
 from .client.remote_agent import RemoteAgent
 from .client.result import Result, ResultBuilder
 from .client.session import Session
+from .current_run import CURRENT_RUN
 from .execution.agent_caller import CallResult, ChildCall
+from .lifecycle.parents import name_parent
 from .operations.errors import not_found
 from .operations.submitter import TaskSubmitter
 from .store.log.follower import LogFollower
@@ -100,8 +101,8 @@ async def _remote(call: ChildCall) -> AsyncIterator[RemoteAgent]:
 
     Child tasks that are started in the block survive a retry of the run, because the next run repeats the call.
     """
-    children = CURRENT_CHILDREN.get()
-    token = CURRENT_CHILDREN.set(None if children is None else children.surviving_retries())
+    run = CURRENT_RUN.get()
+    token = CURRENT_RUN.set(None if run is None else run.replayed())
     try:
         if isinstance(call.target, str):
             async with RemoteAgent(call.target, tenant=call.tenant) as remote:
@@ -109,4 +110,4 @@ async def _remote(call: ChildCall) -> AsyncIterator[RemoteAgent]:
         else:
             yield call.target
     finally:
-        CURRENT_CHILDREN.reset(token)
+        CURRENT_RUN.reset(token)

@@ -41,10 +41,10 @@ from google.protobuf.message import Message as Proto
 
 from ..agents import Agent
 from ..caller import Caller
-from ..child_tasks import BY_PARENT, CANCELED_BY
 from ..clock import SYSTEM_CLOCK, Clock
 from ..lifecycle import Event, EventId, is_interrupted, is_terminal
-from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
+from ..lifecycle.end_reasons import CANCELED_BY, EndReason
+from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_WITH_RUN
 from ..lifecycle.references import Scope
 from ..lifecycle.refusals import Reason, Refusal
 from ..lifecycle.signals import Sender
@@ -241,7 +241,7 @@ class GatewayHandler(RequestHandler):
                 scope, params.id, history_length=0, artifacts=False, resolve_blobs=False
             )
             context_id = stored_task.task.context_id
-            text = CANCELED_BY_PARENT if _is_by_parent(params) else CANCELED_BY_CLIENT
+            text = CANCELED_WITH_RUN if _is_with_run(params) else CANCELED_BY_CLIENT
             result = await self._service.cancel(scope, params.id, context_id, text=text)
             log_cancel_request(self.agent.name, params.id, result)
             match result:
@@ -458,5 +458,5 @@ def _history_length(options: SendMessageConfiguration | GetTaskRequest | None) -
     return options.history_length if options is not None and options.HasField("history_length") else None
 
 
-def _is_by_parent(params: CancelTaskRequest) -> bool:
-    return dict(params.metadata).get(CANCELED_BY) == BY_PARENT
+def _is_with_run(params: CancelTaskRequest) -> bool:
+    return dict(params.metadata).get(CANCELED_BY) == EndReason.WITH_RUN

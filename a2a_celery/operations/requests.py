@@ -30,7 +30,6 @@ from google.protobuf.struct_pb2 import Struct
 
 from ..agents import Agent
 from ..caller import Caller
-from ..child_tasks import parent_named_in
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions, is_polled
 from ..errors import ConfigError
@@ -39,6 +38,7 @@ from ..lifecycle.events import levels_of_values, values_in
 from ..lifecycle.files import check_data_uri, declared_media_type
 from ..lifecycle.json_values import TOO_DEEP
 from ..lifecycle.own_metadata import ASKED, NAMESPACE
+from ..lifecycle.parents import parent_named_in
 from ..lifecycle.questions import schema_in
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal

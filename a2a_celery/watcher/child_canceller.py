@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from ..lifecycle.outcomes import CANCELED_BY_PARENT
+from ..lifecycle.outcomes import CANCELED_WITH_RUN
 from ..operations.service import TaskService
 from ..store.tasks.family import OrphanedChild, acquire_ended_parents
 from ..telemetry.logs import about
@@ -42,7 +42,7 @@ class ChildCanceller:
                 await self._cancel(child)
 
     async def _cancel(self, child: OrphanedChild) -> None:
-        result = await self._service.cancel(child.scope, child.task_id, child.context_id, text=CANCELED_BY_PARENT)
+        result = await self._service.cancel(child.scope, child.task_id, child.context_id, text=CANCELED_WITH_RUN)
         fields = about(Action.CANCEL_REQUESTED, agent=child.scope.agent, task=child.task_id)
         text = "task %s: cancellation requested with its parent %s: %s"
         logger.info(text, child.task_id, child.parent_id, type(result).__name__, extra=fields)

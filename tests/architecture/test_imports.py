@@ -21,7 +21,7 @@ OPEN_TO_ALL = {
     "integrations",
     "memory",
     "retry_policy",
-    "child_tasks",
+    "current_run",
     "hooks",
     "settings",
     "telemetry",

@@ -14,7 +14,7 @@ from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import RemoteAgent
 from a2a_celery.client.calling import call_task
-from a2a_celery.lifecycle.outcomes import CANCELED_BY_PARENT
+from a2a_celery.lifecycle.outcomes import CANCELED_WITH_RUN
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.schema import SCHEMA
@@ -219,7 +219,7 @@ async def test_a_submitted_task_is_cancelled_with_the_run_that_started_it(
 
     if end in ("retried", "failed"):
         await eventually_async(is_canceled)
-        assert await agents.seeds.status_text(ids[0]) == CANCELED_BY_PARENT
+        assert await agents.seeds.status_text(ids[0]) == CANCELED_WITH_RUN
     assert (await agents.seeds.task(ids[0])).status.state == (CANCELED if end in ("retried", "failed") else SUBMITTED)
     await asyncio.to_thread(agents.a2a.close)
 
