@@ -18,6 +18,7 @@ from .client.result import Result, ResultBuilder
 from .client.session import Session
 from .current_run import CURRENT_RUN
 from .execution.agent_caller import CallResult, ChildCall
+from .features.families.section import ChildSection
 from .lifecycle.parents import name_parent
 from .operations.errors import not_found
 from .operations.submitter import TaskSubmitter
@@ -51,8 +52,9 @@ class AgentCalls:
         name_parent(message, call.parent_id)
         params = SendMessageRequest(message=message, tenant=call.caller.tenant)
         caller = replace(call.caller, headers=trace_of_current_run())
+        sections = [ChildSection.of(call.parent_id, is_waiting=True)]
         task_id, context_id = await self._submitter.submit(
-            call.target, params, caller, task_id=call.key, is_awaited=True
+            call.target, params, caller, task_id=call.key, sections=sections
         )
         return Result(Task(id=task_id, context_id=context_id))
 

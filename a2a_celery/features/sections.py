@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from a2a.types import Part
+from a2a.types import Part, SendMessageRequest
 
 from ..lifecycle.references import RunRef
+from ..lifecycle.refusals import Refusal
 from ..store.verbs import Section
+from .families.section import section_of_message
 from .feature import ValidationRequired
 from .questions.answer_section import AnswerSection
 from .questions.question_section import section_of_pause
 
-CONTINUATION_SECTIONS: Sequence[Callable[[], Section[ValidationRequired]]] = (AnswerSection,)
-"""Functions that return a section of ``continue_task`` for each further message to a task."""
+MESSAGE_SECTIONS: Sequence[Callable[[SendMessageRequest], Section[Refusal | ValidationRequired] | None]] = (
+    section_of_message,
+    AnswerSection.of_message,
+)
+"""Functions that return a section of ``create_task`` or ``continue_task`` for a message, or None for no section. The
+message has the id of a task if it continues the task."""
 
 PAUSE_SECTIONS: Sequence[Callable[[RunRef, Sequence[Part], Section[Any] | None], Section[Any] | None]] = (
     section_of_pause,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .families.child_canceller import ChildCanceller
 from .questions.reminder_poster import ReminderPoster
 
-ROLES = (ReminderPoster,)
-"""Roles of each watcher, each a class with the members of `watcher.role_loop.Role`, which is called with the store and
-its keys."""
+ROLES = (ChildCanceller, ReminderPoster)
+"""Roles of each watcher: classes with the members of `watcher.role_loop.Role` that are called with a `TaskService`. The
+attribute `channel` is the name of the channel whose messages start the next tick early, or "" for no channel."""

@@ -42,6 +42,7 @@ from google.protobuf.message import Message as Proto
 from ..agents import Agent
 from ..caller import Caller
 from ..clock import SYSTEM_CLOCK, Clock
+from ..features.families.family import read_family
 from ..lifecycle import Event, EventId, is_interrupted, is_terminal
 from ..lifecycle.end_reasons import CANCELED_BY, EndReason
 from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_WITH_RUN
@@ -57,7 +58,6 @@ from ..store import AsyncStore, Keys
 from ..store.log.follower import LogFollower, StreamCursor, StreamEvent
 from ..store.log.pubsub import LogSignal
 from ..store.tasks.commands import ReplyChannel
-from ..store.tasks.family import read_family
 from ..store.tasks.replies import Accepted, CancelRequested, Known
 from ..store.webhooks.push_configs import NewPushConfig
 from .auth.refusal_log import RefusalLog

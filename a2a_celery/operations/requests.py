@@ -33,12 +33,12 @@ from ..caller import Caller
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions, is_polled
 from ..errors import ConfigError
+from ..features.sections import MESSAGE_SECTIONS
 from ..lifecycle import is_terminal
 from ..lifecycle.events import levels_of_values, values_in
 from ..lifecycle.files import check_data_uri, declared_media_type
 from ..lifecycle.json_values import TOO_DEEP
 from ..lifecycle.own_metadata import ASKED, NAMESPACE
-from ..lifecycle.parents import parent_named_in
 from ..lifecycle.questions import schema_in
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal
@@ -46,7 +46,6 @@ from ..settings import Settings
 from ..store import Keys, Operation
 from ..store.client.redis_clients import database_of
 from ..store.tasks.commands import BrokerMessage, ReplyChannel, TaskLimits, create_task
-from ..store.tasks.family import Parent
 from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
 from ..store.webhooks.push_configs import NewPushConfig
@@ -433,7 +432,6 @@ class NewTasks:
         reply_channel: ReplyChannel | None,
         metadata: Struct | None,
         sections: Sequence[Section[R]],
-        is_awaited: bool,
     ) -> NewTask[R]:
         """Return the new task for a message without a task id.
 
@@ -445,7 +443,6 @@ class NewTasks:
         scope = caller.scope(self._agent.name)
         request = with_ids(params, caller.tenant, task_id, params.message.context_id or str(uuid4()))
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
-        parent_id, cancels, is_called = parent_named_in(request.message)
         message = messages.of(self._agent.name, RunRef(task_id, 1), options)
         create = partial(
             create_task,
@@ -458,12 +455,11 @@ class NewTasks:
             retention=self._settings.retention,
             options=options.to_json(),
             metadata=metadata,
-            sections=[*sections, *sections_for_message(self._agent, self._keys, scope, params)],
+            sections=sections_for_message(self._agent, self._keys, scope, params, sections),
             push=push,
             serialize_context=self._agent.serialize_context,
             limits=limits,
             reply_channel=reply_channel,
-            parent=Parent(parent_id, cancels, is_awaited, is_called) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
             message=message,
         )
         return NewTask(create, options, message is not None)
@@ -516,11 +512,16 @@ def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: 
 
 
 def sections_for_message(
-    agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest
-) -> list[Section[Known | Refusal]]:
-    """Return the sections of the agent's features for the client's unchanged request."""
-    sections = (feature.section_for_message(keys, scope, request) for feature in agent.features)
-    return [section for section in sections if section is not None]
+    agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest, given: Sequence[Section[Any]] = ()
+) -> list[Section[Any]]:
+    """Return the sections of features for the client's unchanged request, after the sections `given` by the caller. A
+    given section replaces the section of its class."""
+    sections = [
+        *(feature.section_for_message(keys, scope, request) for feature in agent.features),
+        *(section_of(request) for section_of in MESSAGE_SECTIONS),
+    ]
+    kinds = {type(section) for section in given}
+    return [*given, *(section for section in sections if section is not None and type(section) not in kinds)]
 
 
 def messages_with_arguments(task: Task, message: Message | None) -> list[Message]:

@@ -16,7 +16,6 @@ from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
 from ..features.feature import RunInThread, ValidationRequired
-from ..features.sections import CONTINUATION_SECTIONS
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal
 from ..settings import Settings
@@ -102,7 +101,6 @@ class TaskService:
         reply_channel: ReplyChannel | None = None,
         metadata: Struct | None = None,
         sections: Sequence[Section[R]] = (),
-        is_awaited: bool = False,
     ) -> Accepted | Known | R | Refusal:
         """Create a task for a valid message without a task id, and publish its first run.
 
@@ -115,8 +113,7 @@ class TaskService:
             push: Push-notification config that receives the events of the task, or None.
             reply_channel: Notification channel of the calling gateway, or None.
             metadata: Metadata of the task, or None.
-            sections: Sections of the caller, which come before the sections of the agent's features.
-            is_awaited: True if the parent of the task waits for it.
+            sections: Sections of the caller, which come before the sections of features for the message.
 
         Returns:
             The accepted message, `Known` if the message or the id was accepted before, or the reply of a section.
@@ -135,7 +132,6 @@ class TaskService:
             reply_channel=reply_channel,
             metadata=metadata,
             sections=sections,
-            is_awaited=is_awaited,
         )
         reply = await self.store.run(await built(params, new.create))
         if isinstance(reply, Accepted):
@@ -198,10 +194,7 @@ class TaskService:
             on_message=agent.on_message,
             broker_message=message,
         )
-        sections: list[Section[Known | Refusal | ValidationRequired]] = [
-            *sections_for_message(agent, self.keys, scope, params),
-            *(section() for section in CONTINUATION_SECTIONS),
-        ]
+        sections = sections_for_message(agent, self.keys, scope, params)
         reply = await self.store.run(await built(request, partial(operation, sections=sections)))
         while isinstance(reply, ValidationRequired):
             validated = await reply.validate(request.message, run_in_thread)

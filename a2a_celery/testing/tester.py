@@ -38,7 +38,6 @@ from ..store import Keys
 from ..store.log.pages import read_log
 from ..store.tasks.commands import read_task
 from ..watcher.celery.results import Observation, Progress, Results
-from ..watcher.child_canceller import ChildCanceller
 from ..watcher.dispatcher import Dispatcher
 from ..watcher.recoverer import PauseExpirer, Recoverer, delay_after
 from ..watcher.role_loop import Role
@@ -324,12 +323,12 @@ class AgentTester:
         store, keys, clock = self._store, self._keys, self.clock
         results = NoResults(store, keys, self.a2a.celery)
         runs = RunPublisher(publisher, store, keys, self._settings, clock)
+        service = TaskService(self.a2a.agents, self._settings, store, keys, runs)
         return [
             Recoverer(store, keys, publisher=publisher, clock=clock),
             Dispatcher(store, keys, publisher, self._settings.redispatch_after, results, clock=clock),
-            *(role(store, keys) for role in ROLES),
             PauseExpirer(store, keys),
-            ChildCanceller(TaskService(self.a2a.agents, self._settings, store, keys, runs)),
+            *(role(service) for role in ROLES),
         ]
 
     async def _tick(self) -> None:

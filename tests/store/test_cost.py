@@ -88,7 +88,7 @@ async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, k
         await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", written_count=0, events=[status(COMPLETED)])),
     ]
 
-    assert [sum(cost.values()) for cost in costs] == [11, 20, 39], "5 and 7 of them are metrics"
+    assert [sum(cost.values()) for cost in costs] == [11, 20, 38], "5 and 7 of them are metrics"
 
 
 async def test_continuing_a_read_costs_one_read_of_a_log_of_any_length(

@@ -12,6 +12,7 @@ from a2a.utils.error_handlers import build_rest_error_payload
 
 from a2a_celery.cli.serve import h11_protocol
 from a2a_celery.errors import ConfigError
+from a2a_celery.features.families.section import MAX_CHILDREN
 from a2a_celery.gateway.auth.grpc import OWNER_SHARE
 from a2a_celery.gateway.bindings.grpc import CONNECTION_OPTIONS, MAX_CONCURRENT_CALLS, MAX_FIELDS
 from a2a_celery.gateway.middleware import bodies
@@ -40,7 +41,6 @@ from a2a_celery.store.blobs import blob_store
 from a2a_celery.store.log import pages as log
 from a2a_celery.store.tasks import listing
 from a2a_celery.store.tasks.commands import MAX_DEBT, MAX_WAITING_TURNS
-from a2a_celery.store.tasks.family import MAX_CHILDREN
 from a2a_celery.watcher.webhooks.deliverer import DELIVERY_LIMITS, LOG_PAGE_BYTES, LOG_PAGE_ENTRIES
 
 ROOT = Path(__file__).resolve().parents[2]

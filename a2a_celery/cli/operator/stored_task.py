@@ -20,6 +20,8 @@ from ...app import A2A
 from ...client import state_name
 from ...dispatch import Publisher
 from ...features.commands import TASK_NOTES
+from ...features.families.family import Family, Relative, read_family
+from ...features.families.section import MAX_DEPTH
 from ...lifecycle.execution import ENDS, process_of, worker_of
 from ...lifecycle.references import Scope
 from ...lifecycle.states import TERMINAL
@@ -28,7 +30,6 @@ from ...store import Keys, SyncStore
 from ...store.runs.release import Steps, read_steps
 from ...store.runs.step_durations import StepDuration, step_durations
 from ...store.tasks.commands import read_task
-from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ...submission import Submissions
 from ..options import Decorator
 from ..output import EventPrinter, Table, duration, json_line, print_task, printable

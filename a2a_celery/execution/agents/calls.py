@@ -119,7 +119,7 @@ async def _suspend(journal: RunJournal, entry: JournalCall, call: ChildCall) -> 
     """Suspend the run until the child has ended or waits for its client; see `RunJournal.suspend`."""
     start_entry = JournalEntry(entry.key, entry.kind, STARTED, call.key.encode(), entry.position)
     deadline = journal.run.clock.monotonic() + MAX_WAIT
-    wait = Wait(start_entry, start_entry, f"{CHILD_SIGNAL}{call.key}")
+    wait = Wait(start_entry, start_entry, f"{CHILD_SIGNAL}{call.key}", task_id=call.key)
     await journal.suspend(PendingWait(wait, deadline, None))
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from ...features.families.family import read_family
 from ...lifecycle import LogEntry
 from ...lifecycle.references import Scope
 from ...operations.errors import not_found
@@ -14,7 +15,6 @@ from ...store.log.pages import read_log
 from ...store.runs.journal import read_recorded
 from ...store.runs.release import read_steps
 from ...store.runs.step_durations import step_durations
-from ...store.tasks.family import read_family
 from ...store.webhooks.deliveries import read_delivery
 from ...store.webhooks.push_configs import list_push_configs
 from .reports import (

@@ -16,7 +16,7 @@ from tests.support.store.scripts import script_files
 FULL_STORE = "full store"
 LIMITS_OF_BYTES = ("memory", "owner_bytes")
 LIMITS = {
-    "create_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "webhooks", "children"),
+    "create_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "webhooks"),
     "continue_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "webhooks"),
     "send_signal": LIMITS_OF_BYTES,
     "save_push_config": ("webhooks",),

@@ -1,0 +1,6 @@
+"""Families: a task that the agent of another task starts is a child of this task.
+
+A child is cancelled when its parent ends without a result, unless its creator excludes it. `Turn.call` calls another
+agent and waits for the child, while the run of the parent is suspended. The feature uses ``features/steps``: the
+journal of the turn records the child of each call, and its result.
+"""
