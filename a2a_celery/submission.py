@@ -33,7 +33,6 @@ from .lifecycle import EventId, LogEntry, is_interrupted, is_terminal
 from .lifecycle.events import stream_response
 from .lifecycle.json_values import portable
 from .lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_WITH_RUN
-from .lifecycle.parents import name_parent
 from .lifecycle.references import Scope
 from .lifecycle.refusals import Reason, Refusal
 from .lifecycle.states import SUBMITTED
@@ -87,7 +86,6 @@ class Submission:
         context_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         extensions: Sequence[str] | None = None,
-        cancel_with_parent: bool = True,
     ) -> Submission:
         """Return a submission of `content`; see `A2A.submit`.
 
@@ -96,14 +94,11 @@ class Submission:
         """
         owner, tenant = owner or "", tenant or ""
         message = Session(context_id or "").message(content)
-        run = CURRENT_RUN.get()
-        if run is not None:
-            name_parent(message, run.task_id, cancel=cancel_with_parent)
         values = portable(dict(metadata or {}), "metadata")
         params = SendMessageRequest(message=message, tenant=tenant, metadata=values)
         trace = trace_of_current_run() or trace_to_keep({})
         caller = Caller(owner, bool(owner), tenant, tuple(sorted(extensions or ())), trace)
-        return cls(agent, params, caller, run if cancel_with_parent else None)
+        return cls(agent, params, caller, CURRENT_RUN.get())
 
 
 class SubmissionProcess:

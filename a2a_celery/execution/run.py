@@ -359,7 +359,7 @@ class Run:
             host.settings,
             clock=self._clock,
             retries=Retries(agent.retry, claim.options, self._clock) if is_agent else None,
-            calls=host.calls if is_agent else None,
+            tasks=host.tasks if is_agent else None,
         )
         holds_end = self._hooks is not None and self._hooks.holds_end
         self._execution = restored_execution(claim)

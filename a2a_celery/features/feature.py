@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
+    import click
     from a2a.types import Message, SendMessageRequest, TaskState
 
     from ..gateway.operator.operator_request import OperatorRequest
     from ..lifecycle.references import Scope
     from ..lifecycle.refusals import Refusal
+    from ..operations.service import TaskService
     from ..settings import Settings
     from ..store import Keys
     from ..store.operation import Operation
@@ -162,6 +164,42 @@ class TaskFilter(NamedTuple):
     name: str
     help: str
     select: Callable[[Keys, str], FilteredTasks]
+
+
+class ClientOperation(NamedTuple):
+    """Operation of the HTTP+JSON binding that A2A does not define. The gateway checks the parameters and the caller's
+    limits, and counts and traces the operation.
+
+    Attributes:
+        method: HTTP method.
+        path: Path of the operation, whose parameters are fields of the request.
+        name: Name of the operation.
+        summary: Description in one sentence, for the OpenAPI document.
+        kind: Type of the request.
+        schemas: JSON Schemas of the response, by name. The response has the first one.
+        respond: Function that performs the operation for the caller's scope and returns the response body.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    name: str
+    summary: str
+    kind: type[Any]
+    schemas: Mapping[str, dict[str, Any]]
+    respond: Callable[[TaskService, Scope, Any], Awaitable[dict[str, Any]]]
+
+
+class TaskView(NamedTuple):
+    """Option of ``get`` that shows a stored task in another way.
+
+    Attributes:
+        help: Help of the option.
+        show: Function that shows a task. It receives the context of the command, the id of the task, the name of its
+            agent or None, and True for JSON.
+    """
+
+    help: str
+    show: Callable[[click.Context, str, str | None, bool], None]
 
 
 class OperatorRoute(NamedTuple):

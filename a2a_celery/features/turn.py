@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .families.turn import BlockingCallMethods, CallMethods
 from .questions.turn import BlockingQuestionMethods, QuestionMethods
 from .sessions.turn import BlockingSessionMethods, SessionMethods
 from .steering.turn import BlockingSteeringMethods, SteeringMethods
@@ -9,11 +10,16 @@ from .steps.turn import BlockingStepMethods, StepMethods
 from .waits.turn import BlockingWaitMethods, WaitMethods
 
 
-class TurnMethods(QuestionMethods, SessionMethods, SteeringMethods, StepMethods, WaitMethods):
+class TurnMethods(CallMethods, QuestionMethods, SessionMethods, SteeringMethods, StepMethods, WaitMethods):
     """Methods of `Turn` that belong to features."""
 
 
 class BlockingTurnMethods(
-    BlockingQuestionMethods, BlockingSessionMethods, BlockingSteeringMethods, BlockingStepMethods, BlockingWaitMethods
+    BlockingCallMethods,
+    BlockingQuestionMethods,
+    BlockingSessionMethods,
+    BlockingSteeringMethods,
+    BlockingStepMethods,
+    BlockingWaitMethods,
 ):
     """Methods of `BlockingTurn` that belong to features."""

@@ -42,14 +42,14 @@ from google.protobuf.message import Message as Proto
 from ..agents import Agent
 from ..caller import Caller
 from ..clock import SYSTEM_CLOCK, Clock
-from ..features.families.family import read_family
+from ..features.feature import ClientOperation
 from ..lifecycle import Event, EventId, is_interrupted, is_terminal
 from ..lifecycle.end_reasons import CANCELED_BY, EndReason
 from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_WITH_RUN
 from ..lifecycle.references import Scope
 from ..lifecycle.refusals import Reason, Refusal
 from ..lifecycle.signals import Sender
-from ..operations.errors import invalid, not_found
+from ..operations.errors import invalid
 from ..operations.requests import require_fields
 from ..operations.service import Signalled, TaskService
 from ..operations.signals import Signal
@@ -209,15 +209,10 @@ class GatewayHandler(RequestHandler):
         checks.check_history_length(params)
         return await self._read(params.id, context, params)
 
-    @operation("GetTaskFamily")
-    async def on_get_task_family(self, params: GetTaskRequest, context: ServerCallContext) -> dict[str, Any]:
-        """Return the parent and the children of a task. This operation is not part of A2A."""
+    async def perform(self, operation: ClientOperation, params: Any, context: ServerCallContext) -> dict[str, Any]:
+        """Perform the operation of a feature for the caller, and return the response body."""
         self._check(params, context)
-        family = await self._store.run(read_family(self._keys, self._scope(context), params.id))
-        if family is None:
-            raise not_found(params.id)
-        parent = None if family.parent is None else family.parent.to_dict()
-        return {"id": params.id, "parent": parent, "children": [child.to_dict() for child in family.children]}
+        return await operation.respond(self._service, self._scope(context), params)
 
     @operation("ListTasks", in_turn=True)
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:

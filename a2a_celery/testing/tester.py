@@ -30,7 +30,7 @@ from ..lifecycle.client_events import client_event
 from ..lifecycle.events import stream_response
 from ..lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, NEXT_ATTEMPT_AT, WAITS_FOR
 from ..lifecycle.references import RunRef
-from ..lifecycle.signals import CHILD_SIGNAL
+from ..lifecycle.signals import kind_of_signal
 from ..lifecycle.states import WORKING
 from ..operations.publication import RunPublisher
 from ..operations.service import TaskService
@@ -484,8 +484,8 @@ def _own_metadata(update: Task | TaskStatusUpdateEvent, key: str) -> str:
 
 def _called_task_id(update: Task | TaskStatusUpdateEvent) -> str | None:
     """Return the id of the task of the called agent for which an agent waits, or None if the agent waits for none."""
-    signal = _own_metadata(update, WAITS_FOR)
-    return signal.removeprefix(CHILD_SIGNAL) if signal.startswith(CHILD_SIGNAL) else None
+    kind, task_id = kind_of_signal(_own_metadata(update, WAITS_FOR))
+    return None if kind == "signal" else task_id
 
 
 def _answer(result: Result, content: Content) -> Message:

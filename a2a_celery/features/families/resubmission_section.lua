@@ -1,5 +1,5 @@
--- families: move the called children of a dead letter to the new task, whose turn continues. A watcher cancels the other
--- children.
+-- families: move the called children of a resubmitted task to the new task if it continues with the journal. A watcher
+-- cancels the other children.
 -- requires: cleanup, keys
 
 local function resubmitted(families, old_keys, old, keys, task_id, continues)

@@ -1,5 +1,5 @@
 -- families: make a new task a child. A section has the fields of ChildSection in section.py.
--- requires: cleanup, keys, limits, status, task_waits, time
+-- requires: cleanup, keys, limits, states, status, task_waits, time
 --
 -- The record of a child has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record of a
 -- parent has `children`: the tags of its children in the order of their creation, each followed by a space. The tag of a

@@ -98,7 +98,8 @@ def section_of_message(request: SendMessageRequest) -> ChildSection | None:
 
 @section(Path(__file__).with_name("resubmission_section.lua"))
 class ResubmissionSection(NamedTuple):
-    """Section of ``requeue_task``. The new task uses the called children again if it continues with the journal."""
+    """Section of the script that resubmits a task. If the new task continues with the journal, it uses the called
+    children again."""
 
     def parse(self, task_id: str, reply: Sequence[bytes]) -> None:
         """Return None: the section adds no reply."""

@@ -33,9 +33,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ...features.feature import ClientOperation
+from ...features.gateway import CLIENT_OPERATIONS
 from ..cards import cached_card
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
+from ..middleware.operation import operation
 from ..middleware.service_parameters import Endpoint
 from ..operations.limits import meter_of
 from ..operations.push_configs import REPLAYED
@@ -98,6 +101,20 @@ async def _params(request: Request, kind: type[Proto], context: ServerCallContex
     return params
 
 
+def _operation_of(feature: ClientOperation) -> RestOperation:
+    """Return the operation of a feature."""
+
+    @operation(feature.name)
+    async def perform(handler: GatewayHandler, params: Any, context: ServerCallContext) -> dict[str, Any]:
+        return await handler.perform(feature, params, context)
+
+    @functools.wraps(feature.respond)
+    async def answer(handler: GatewayHandler, params: Any, context: ServerCallContext, _: Request) -> Response:
+        return JSONResponse(await perform(handler, params, context))
+
+    return RestOperation((feature.method,), feature.path, feature.kind, answer)
+
+
 def _response(text: str) -> Response:
     return Response(text, media_type=A2A_JSON_MEDIA_TYPE)
 
@@ -142,13 +159,6 @@ async def subscribe_to_task(
 async def get_task(handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request) -> Response:
     """Serve GetTask."""
     return _pieces(await task_json(await handler.on_get_task(params, context), meter_of(context)))
-
-
-async def get_task_family(
-    handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Return the parent and the children of a task."""
-    return JSONResponse(await handler.on_get_task_family(params, context))
 
 
 async def list_tasks(
@@ -256,7 +266,7 @@ OPERATIONS = (
     RestOperation(("GET",), _CONFIGS, ListTaskPushNotificationConfigsRequest, list_push_configs),
     RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
     # not part of the specification, like the paths of webhooks below
-    RestOperation(("GET",), "/families/{id}", GetTaskRequest, get_task_family),
+    *map(_operation_of, CLIENT_OPERATIONS),
     RestOperation(("GET",), f"{_WEBHOOK}/deliveries", GetTaskPushNotificationConfigRequest, get_webhook_deliveries),
     RestOperation(
         ("POST",), f"{_WEBHOOK}/deliveries:replay", GetTaskPushNotificationConfigRequest, replay_webhook_deliveries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...features.gateway import CLIENT_OPERATIONS
 from ...lifecycle.signals import MAX_SIGNAL_ID
 from .schemas import COMPONENTS, Schema
 
@@ -18,10 +19,6 @@ def _object(required: dict[str, Schema], optional: dict[str, Schema] | None = No
 
 def _list(item: Schema) -> Schema:
     return {"type": "array", "items": item}
-
-
-def _nullable(name: str) -> Schema:
-    return {"anyOf": [{"$ref": f"{COMPONENTS}{name}"}, {"type": "null"}]}
 
 
 _DELIVERIES: dict[str, Schema] = {
@@ -52,21 +49,7 @@ SCHEMAS: dict[str, Schema] = {
         },
     ),
     "SignalResult": _object({"taskId": STRING, "resumed": {"type": "boolean"}}),
-    "RelatedTask": _object(
-        {
-            "id": STRING,
-            "agent": {"type": ["string", "null"]},
-            "state": _nullable("TaskState"),
-            "cancelWithParent": {"type": "boolean"},
-        }
-    ),
-    "TaskFamily": _object(
-        {
-            "id": STRING,
-            "parent": _nullable("RelatedTask"),
-            "children": _list({"$ref": f"{COMPONENTS}RelatedTask"}),
-        }
-    ),
+    **{name: schema for feature in CLIENT_OPERATIONS for name, schema in feature.schemas.items()},
     "WebhookDelivery": _object(
         {"outcome": STRING},
         {
@@ -111,9 +94,10 @@ EXTRA_OPERATIONS: dict[tuple[str, str], ExtraOperation] = {
     ("POST", "/tasks/{id}:signal"): ExtraOperation(
         "SendSignal", "Send a signal to a task that accepts signals of its client.", "SignalResult", "Signal", 202
     ),
-    ("GET", "/families/{id}"): ExtraOperation(
-        "GetTaskFamily", "Return the parent and the children of a task.", "TaskFamily"
-    ),
+    **{
+        (feature.method, feature.path): ExtraOperation(feature.name, feature.summary, next(iter(feature.schemas)))
+        for feature in CLIENT_OPERATIONS
+    },
     ("GET", f"{_WEBHOOK}/deliveries"): ExtraOperation(
         "GetWebhookDeliveries", "Return the newest and the pending deliveries of a webhook.", "WebhookDeliveries"
     ),

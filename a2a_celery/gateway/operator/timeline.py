@@ -1,4 +1,4 @@
-"""Timeline of one task: its waits, steps, recorded results, events, webhooks and relatives."""
+"""Timeline of one task: its waits, steps, recorded results, events and webhooks, and the parts of features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ...features.families.family import read_family
+from ...features.gateway import TIMELINE_PARTS
 from ...lifecycle import LogEntry
 from ...lifecycle.references import Scope
 from ...operations.errors import not_found
@@ -30,8 +30,7 @@ from .waits import waits_of
 
 MAX_STEPS = 200
 MAX_EVENTS = 128
-MAX_CHILDREN = 100
-"""Maximum numbers of steps, of events at each end of the log, and of children in a timeline."""
+"""Maximum numbers of steps, and of events at each end of the log, in a timeline."""
 
 MAX_CONTENT = 2000
 """Maximum bytes of a recorded result in a timeline."""
@@ -54,14 +53,13 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[
     if steps is None:
         raise not_found(task_id)
     is_owner = owns(steps.scope)
-    family, configs, entries, recorded = await asyncio.gather(
-        store.run(read_family(keys, None, task_id)),
+    parts, configs, entries, recorded = await asyncio.gather(
+        asyncio.gather(*(part(store, keys, task_id) for part in TIMELINE_PARTS)),
         store.run(list_push_configs(keys, None, task_id)),
         _ends_of_log(store, keys, task_id),
         store.run(read_recorded(keys, task_id, max_content=MAX_CONTENT if is_owner else 0)),
     )
     deliveries = await asyncio.gather(*(store.run(read_delivery(keys, task_id, config)) for config, _ in configs or ()))
-    children = [] if family is None else [child.to_dict() for child in family.children[-MAX_CHILDREN:]]
     accepted_us = entries[0].recorded_us if entries else 0
     return {
         "task": steps_json(task_id, steps) | {"isOwner": is_owner},
@@ -75,8 +73,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[
             for delivery in deliveries
             if delivery is not None
         ],
-        "parent": None if family is None or family.parent is None else family.parent.to_dict(),
-        "children": children,
+        **{name: value for part in parts for name, value in part.items()},
     }
 
 

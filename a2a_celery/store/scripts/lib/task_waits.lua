@@ -1,4 +1,4 @@
--- requires: keys, states, suspension, tasks
+-- requires: keys, states, suspension, tasks, time
 
 -- A run can wait for another task: the run is suspended until it receives a signal that no client can send. The script
 -- that ends or interrupts the other task resumes the run. The record of the other task has `resumes` as long as a run
