@@ -259,16 +259,19 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
         dump = load(DUMP, client)
     first, second = pending(2)
     await asyncio.to_thread(migrate, sync_store, keys, first, 2)
-    packed_count = len([key async for key in store.redis.scan_iter("a2a:*:log", _type="string")])
+    logs = [key.decode() async for key in store.redis.scan_iter("a2a:*:log", _type="string")]
     waiting = (entry["task"]["id"] for entry in dump["tasks"] if "INPUT" in entry["task"]["status"]["state"])
     live = keys.task(next(waiting))
     records = [keys.task(entry["task"]["id"]).record for entry in dump["tasks"]]
     questions = [record for record in records if await store.redis.hexists(record, "answer_schema")]
+    parents = [record for record in records if await store.redis.hexists(record, "children")]
     assert questions
+    assert parents
     await store.redis.hset(live.record, "schedule_index", "a2a:schedule:weekly:")
     run_step = partial(asyncio.to_thread, migrate, sync_store, keys, second, 3)
+    changed = {live.record, *questions, *parents, *(f"{log.removesuffix('log')}task" for log in logs)}
 
-    assert await run_step(dry_run=True, page_size=7) == packed_count + len(questions) + 1 > 10
+    assert await run_step(dry_run=True, page_size=7) == len(changed) > 10
     await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
 
     assert await run_step(page_size=7) == 0
@@ -286,6 +289,7 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     for record, name in ((keys.task(scheduled.decode()).record, b"nightly"), (live.record, b"weekly")):
         assert await store.redis.hget(record, "joined_indexes") == b"a2a:schedule:%b:" % name
     assert {await store.redis.hget(record, "pause_data") for record in questions} == {b"answer_schema "}
+    assert {await store.redis.hget(record, "cleanup") for record in parents} == {b"ended_parents"}
     assert await leaks(store, keys) == []
     await store.redis.flushall()  # the keys have the prefix of the dump
 

@@ -14,7 +14,7 @@ local function resubmitted(families, old_keys, old, keys, task_id, continues)
       list[#list + 1] = child .. ' '
       if is_called then redis.call('HSET', record, 'parent', task_id) end
     end
-    if #called > 0 then redis.call('HSET', keys.record, 'children', table.concat(called), 'cleanup', old.cleanup) end
+    if #called > 0 then redis.call('HSET', keys.record, 'children', table.concat(called), 'cleanup', 'ended_parents') end
     redis.call('HSET', old_keys.record, 'children', table.concat(others))
   end
   join_cleanup(old_keys, 'ended_parents')

@@ -80,7 +80,8 @@ STEPS: Sequence[Migration] = (
     Migration(
         4,
         _migrate_to_4,
-        "converts the data of open questions, and the packed logs of ended tasks, which become up to a third larger",
+        "converts the data of open questions and of tasks with children, and the packed logs of ended tasks, which "
+        "become up to a third larger",
     ),
 )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.features.families.child_canceller import OrphanedChild, acquire_ended_parents, ended_parents_key
 from a2a_celery.features.families.family import read_family
 from a2a_celery.features.families.section import MAX_CHILDREN, MAX_DEPTH, TOO_DEEP, WAITS_FOR_ITSELF, ChildSection
@@ -14,7 +16,8 @@ from a2a_celery.lifecycle import fold
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.admin.schema import migrate, pending
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.suspension import Wait
@@ -480,3 +483,28 @@ async def test_a_task_that_starts_again_has_no_children(seeds: Seeds, keys: Keys
 
     families = [await seeds.store.run(read_family(keys, None, task_id)) for task_id in (new_id, claim.ref.task_id)]
     assert [[child.task_id for child in family.children] for family in families if family] == [[], ["child"]]
+
+
+async def test_schema_4_converts_tasks_with_children(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
+) -> None:
+    """An older store has the children of an interrupted turn, and marks the children for which a task waits."""
+    parent_id = await seeds.create_task()
+    parent = keys.task(parent_id).record
+    await child_of(seeds, parent_id, "called", is_awaited=True)
+    await child_of(seeds, parent_id, "independent", cancels=False)
+    await interrupt(seeds, parent_id)
+    await child_of(seeds, parent_id, "of the next turn", is_awaited=True)
+    data_before = await seeds.all_values()
+    for child in ("called", "of the next turn"):
+        await store.redis.hdel(keys.task(child).record, "resumes")
+        await store.redis.hset(keys.task(child).record, "awaited", 1)
+    await store.redis.hdel(parent, "cleanup", "interrupted_turn")
+    await store.redis.hset(parent, "children_at_interrupt", "called independent! ")
+    [step] = pending(3)
+
+    for expected_count in (1, 0):
+        assert await asyncio.to_thread(migrate, SyncStore(redis_server.store_url), keys, step, 3) == expected_count
+
+    await store.redis.delete(keys.installation)
+    assert await seeds.all_values() == data_before

@@ -1,5 +1,5 @@
 -- migrate_to_4: convert packed tasks in which unused bytes, the marks, represent frequent texts. Rename the field
--- schedule_index to joined_indexes. Convert the data of open questions. Handles one page of the keyspace. Repeat the call
+-- schedule_index to joined_indexes. Convert the data of open questions, and of tasks with children. Handles one page of the keyspace. Repeat the call
 -- until the cursor is 0.
 -- returns {next cursor, number of changed tasks}
 -- requires: keys, packed, stored_bytes, tasks, time
@@ -70,6 +70,23 @@ local function convert_question(keys, r)
   redis.call('HSET', keys.record, 'pause_data', fields, 'size', micros(r.size))
 end
 
+-- Let the children for which a task waits resume its run, and let the task join the list of ended parents.
+local function convert_children(keys, r)
+  local interrupted = ' ' .. (r.children_at_interrupt or '')
+  for child in string.gmatch(r.children, '[^ !]+') do
+    local record = keys_of(prefix, child).record
+    if redis.call('HDEL', record, 'awaited') == 1 then
+      local turn = string.find(interrupted, ' ' .. child .. ' ', 1, true) and r.turn - 1 or r.turn
+      local signal = 'child/' .. redis.call('HGET', record, 'task_id')
+      redis.call('HSET', record, 'resumes', micros(turn) .. ' ' .. task_tag(keys) .. ' ' .. signal)
+    end
+  end
+  redis.call('HSET', keys.record, 'cleanup', 'ended_parents')
+  if redis.call('HDEL', keys.record, 'children_at_interrupt') == 1 then
+    redis.call('HSET', keys.record, 'interrupted_turn', micros(r.turn - 1))
+  end
+end
+
 for _, record in ipairs(page[2]) do
   local keys = string.sub(record, 1, #prefix + 2) == prefix .. ':{' and keys_of(prefix, string.match(record, '{(.-)}'))
   local r = keys and load_record(keys)
@@ -79,13 +96,15 @@ for _, record in ipairs(page[2]) do
   if marks then is_readable, entries, steps, artifact_id = pcall(read_marked, r, value, marks) end
   local index = r and r.schedule_index
   local has_question = r and (r.posted_reminders or r.answer_schema and not r.pause_data)
-  if is_readable or index or has_question then changed = changed + 1 end
+  local has_children = r and r.children and not r.cleanup
+  if is_readable or index or has_question or has_children then changed = changed + 1 end
   if not is_dry_run then
     if index then
       redis.call('HSET', record, 'joined_indexes', index)
       redis.call('HDEL', record, 'schedule_index')
     end
     if has_question then convert_question(keys, r) end
+    if has_children then convert_children(keys, r) end
     if is_readable then
       local packed = pack_contents(r, entries, steps, artifact_id)
       redis.call('SET', keys.log, packed, 'KEEPTTL')
