@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .families import LIMIT_TEXTS as FAMILY_LIMITS
 from .feature import Feature as Feature
 from .feature import TaskFilter
 from .idempotency import Idempotency
@@ -38,6 +39,10 @@ TASK_FILTERS = (
     ),
 )
 """Filters of the operators' lists of tasks."""
+
+
+LIMIT_TEXTS: Mapping[str, str] = FAMILY_LIMITS
+"""Texts of the errors for exceeded limits, by the name of the limit."""
 
 
 class FeatureMethods(ScheduleMethods):

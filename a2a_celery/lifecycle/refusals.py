@@ -53,8 +53,8 @@ class Refusal:
     Attributes:
         task_id: Id of the task.
         data: Values of the names in the sentence of the reason. `state` is a `TaskState`. With LIMITED, also `maximum`
-            (0 for the limit "memory"), `retry_in`, the estimated seconds until the store can accept the message, or
-            0.0 if unknown, and `text`, the text of the error, if the limit belongs to a feature.
+            (0 for the limit "memory") and `retry_in`, the estimated seconds until the store can accept the message, or
+            0.0 if unknown.
     """
 
     reason: Reason

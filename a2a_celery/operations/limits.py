@@ -7,6 +7,7 @@ from math import ceil
 
 from a2a.utils.errors import A2AError, TaskNotCancelableError, UnsupportedOperationError
 
+from .. import features
 from ..lifecycle.refusals import Reason, Refusal
 from ..settings import Settings
 from ..store.tasks.commands import TaskLimits
@@ -21,6 +22,7 @@ MAX_WAIT = 60
 LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
     "concurrent": "The limit of {} running tasks is reached",
+    **features.LIMIT_TEXTS,
     "webhooks": "The limit of {} push notification configs is reached: delete one",
     STREAMS: "The limit of {} open streams is reached: close one",
     CALLS: "The limit of {} open gRPC calls is reached: close one",
@@ -59,8 +61,7 @@ def error_of(refusal: Refusal) -> A2AError:
             return not_found(task_id)
         case Reason.LIMITED:
             limit, seconds = refusal.data["limit"], min(MAX_WAIT, max(1, ceil(refusal.data["retry_in"])))
-            text = refusal.data.get("text") or LIMIT_TEXTS[limit].format(refusal.data["maximum"])
-            return error_of_limit(limit, text, seconds)
+            return error_of_limit(limit, LIMIT_TEXTS[limit].format(refusal.data["maximum"]), seconds)
         case Reason.NOT_CANCELABLE:
             return TaskNotCancelableError(text, data={"taskId": task_id})
         case reason if reason in FIELDS:

@@ -4,3 +4,8 @@ A child is cancelled when its parent ends without a result, unless its creator e
 agent and waits for the child, while the run of the parent is suspended. The feature uses ``features/steps``: the
 journal of the turn records the child of each call, and its result.
 """
+
+from __future__ import annotations
+
+LIMIT_TEXTS = {"children": "The limit of {} live child tasks of one task is reached"}
+"""Text of the error for an exceeded limit, by the name of the limit."""

@@ -79,8 +79,7 @@ class ChildSection(NamedTuple):
                 return Refusal(Reason.FEATURE, task_id, {"text": WAITS_FOR_ITSELF})
             case b"children":
                 data = {"limit": "children", "maximum": MAX_CHILDREN, "retry_in": int(reply[1]) / 1e6}
-                text = "The limit of {maximum} live child tasks of one task is reached"
-                return Refusal(Reason.LIMITED, task_id, data | {"text": text.format_map(data)})
+                return Refusal(Reason.LIMITED, task_id, data)
             case _:
                 return None
 

@@ -30,9 +30,6 @@ OTHER_AGENT = replace(ANN, agent="other")
 THIRD_AGENT = replace(ANN, agent="third")
 
 
-LIMIT_TEXT = f"The limit of {MAX_CHILDREN} live child tasks of one task is reached"
-
-
 async def child_of(
     seeds: Seeds,
     parent_id: str,
@@ -290,7 +287,7 @@ async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds) -> None:
     result = await child_of(seeds, parent_id, "c")
 
     assert is_limited(limited)
-    assert limited.data == {"limit": "children", "maximum": MAX_CHILDREN, "retry_in": 60.0, "text": LIMIT_TEXT}
+    assert limited.data == {"limit": "children", "maximum": MAX_CHILDREN, "retry_in": 60.0}
     assert begins(result)
     stored_family = await seeds.store.run(read_family(seeds.keys, None, parent_id))
     assert stored_family is not None

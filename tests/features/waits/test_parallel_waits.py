@@ -21,7 +21,7 @@ from a2a_celery.lifecycle.signals import Sender, encode_signal
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.local_agents import SuspendableAgents, suspendable_agents
-from tests.execution.test_calls import URL, RemoteServer
+from tests.features.families.test_calls import URL, RemoteServer
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)

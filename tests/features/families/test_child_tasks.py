@@ -19,11 +19,10 @@ from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, 
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import request_cancel
+from tests.execution.local_agents import LocalAgents, local_agents
 from tests.support.processes.plain_server import Steps, plain_server
 from tests.support.store.seeds import ANN, CONTEXT
 from tests.support.waiting import eventually_async
-
-from .local_agents import LocalAgents, local_agents
 
 
 @pytest.fixture

@@ -27,12 +27,11 @@ from a2a_celery.features.families.calls import STARTED
 from a2a_celery.features.steps.journal import JournalCall, RunJournal
 from a2a_celery.lifecycle.states import FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
+from tests.execution.attempts import Calls, Task
+from tests.execution.scene import TurnByTurn
 from tests.support.agents.basic import card
 from tests.support.processes.serving import serve_app
 from tests.support.store.seeds import ANN
-
-from .attempts import Calls, Task
-from .scene import TurnByTurn
 
 URL = "https://agents.example.com/checker"
 
