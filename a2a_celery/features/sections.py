@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from a2a.types import Part, SendMessageRequest
+from a2a.types import Message, Part
 
+from ..lifecycle.own_metadata import NAMESPACE, PARENT_TASK_ID
 from ..lifecycle.references import RunRef
 from ..lifecycle.refusals import Refusal
 from ..store.verbs import Section
@@ -15,12 +16,14 @@ from .feature import ValidationRequired
 from .questions.answer_section import AnswerSection
 from .questions.question_section import section_of_pause
 
-MESSAGE_SECTIONS: Sequence[Callable[[SendMessageRequest], Section[Refusal | ValidationRequired] | None]] = (
-    section_of_message,
-    AnswerSection.of_message,
-)
-"""Functions that return a section of ``create_task`` or ``continue_task`` for a message, or None for no section. The
-message has the id of a task if it continues the task."""
+CREATION_SECTIONS: Mapping[str, Callable[[Message], Section[Refusal] | None]] = {
+    NAMESPACE + PARENT_TASK_ID: section_of_message,
+}
+"""Functions that return a section of ``create_task`` for the first message of a task, or None for no section, by the
+name of the message's metadata that turns the feature on."""
+
+CONTINUATION_SECTIONS: Sequence[Callable[[], Section[ValidationRequired]]] = (AnswerSection,)
+"""Functions that return a section of ``continue_task`` for each further message to a task."""
 
 PAUSE_SECTIONS: Sequence[Callable[[RunRef, Sequence[Part], Section[Any] | None], Section[Any] | None]] = (
     section_of_pause,

@@ -33,7 +33,7 @@ from ..caller import Caller
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions, is_polled
 from ..errors import ConfigError
-from ..features.sections import MESSAGE_SECTIONS
+from ..features.sections import CREATION_SECTIONS
 from ..lifecycle import is_terminal
 from ..lifecycle.events import levels_of_values, values_in
 from ..lifecycle.files import check_data_uri, declared_media_type
@@ -455,7 +455,11 @@ class NewTasks:
             retention=self._settings.retention,
             options=options.to_json(),
             metadata=metadata,
-            sections=sections_for_message(self._agent, self._keys, scope, params, sections),
+            sections=[
+                *sections,
+                *sections_for_message(self._agent, self._keys, scope, params),
+                *creation_sections(params.message, sections),
+            ],
             push=push,
             serialize_context=self._agent.serialize_context,
             limits=limits,
@@ -512,16 +516,19 @@ def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: 
 
 
 def sections_for_message(
-    agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest, given: Sequence[Section[Any]] = ()
-) -> list[Section[Any]]:
-    """Return the sections of features for the client's unchanged request, after the sections `given` by the caller. A
-    given section replaces the section of its class."""
-    sections = [
-        *(feature.section_for_message(keys, scope, request) for feature in agent.features),
-        *(section_of(request) for section_of in MESSAGE_SECTIONS),
-    ]
+    agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest
+) -> list[Section[Known | Refusal]]:
+    """Return the sections of the agent's features for the client's unchanged request."""
+    sections = (feature.section_for_message(keys, scope, request) for feature in agent.features)
+    return [section for section in sections if section is not None]
+
+
+def creation_sections(message: Message, given: Sequence[Section[Any]]) -> list[Section[Any]]:
+    """Return the sections that the metadata of the first message of a task turns on, except those of a class of which
+    the caller has `given` a section."""
     kinds = {type(section) for section in given}
-    return [*given, *(section for section in sections if section is not None and type(section) not in kinds)]
+    sections = (section_of(message) for name, section_of in CREATION_SECTIONS.items() if name in message.metadata)
+    return [section for section in sections if section is not None and type(section) not in kinds]
 
 
 def messages_with_arguments(task: Task, message: Message | None) -> list[Message]:

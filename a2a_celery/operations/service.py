@@ -16,6 +16,7 @@ from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
 from ..features.feature import RunInThread, ValidationRequired
+from ..features.sections import CONTINUATION_SECTIONS
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal
 from ..settings import Settings
@@ -194,7 +195,10 @@ class TaskService:
             on_message=agent.on_message,
             broker_message=message,
         )
-        sections = sections_for_message(agent, self.keys, scope, params)
+        sections: list[Section[Known | Refusal | ValidationRequired]] = [
+            *sections_for_message(agent, self.keys, scope, params),
+            *(section() for section in CONTINUATION_SECTIONS),
+        ]
         reply = await self.store.run(await built(request, partial(operation, sections=sections)))
         while isinstance(reply, ValidationRequired):
             validated = await reply.validate(request.message, run_in_thread)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from a2a.types import Message, SendMessageRequest, Task
+from a2a.types import Message, Task
 from google.protobuf.struct_pb2 import Struct
 
 from ...lifecycle import encode
@@ -84,11 +84,8 @@ class ChildSection(NamedTuple):
                 return None
 
 
-def section_of_message(request: SendMessageRequest) -> ChildSection | None:
-    """Return the section of a message that creates a child, or None for any other message."""
-    message: Message = request.message
-    if message.task_id or not message.metadata.fields:
-        return None
+def section_of_message(message: Message) -> ChildSection | None:
+    """Return the section for a message that names a parent, or None if it can be no id."""
     parent = parent_named_in(message)
     if not 0 < len(parent.task_id) <= MAX_ID_LENGTH:
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import sleep
 from typing import NamedTuple
 
-from a2a.types import Message, SendMessageRequest
+from a2a.types import Message
 
 from ...lifecycle.answers import AnswerRefused, fitting_answer
 from ...operations.errors import invalid_fields
@@ -30,11 +30,6 @@ class AnswerSection(NamedTuple):
     """
 
     validated_run: int | None = None
-
-    @classmethod
-    def of_message(cls, request: SendMessageRequest) -> AnswerSection | None:
-        """Return the section of a message that continues a task, or None for a message that creates a task."""
-        return cls() if request.message.task_id else None
 
     def parse(self, task_id: str, reply: Sequence[bytes]) -> OpenQuestion | None:
         """Parse the reply of the section's ``validate``, or return None for any other reply."""
