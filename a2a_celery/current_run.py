@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+
+from .lifecycle.references import RunRef
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ class CurrentRun:
     @property
     def task_id(self) -> str:
         """Id of the run's task."""
-        return task_of_run(self.name)
+        ref = RunRef.of(self.name)
+        return "" if ref is None else ref.task_id
 
     def add(self, name: str, cancel: Callable[[], Awaitable[object]]) -> None:
         """Register the work `name` and the function that cancels it, which may be called on another event loop."""
@@ -90,15 +92,6 @@ async def _cancel(name: str, cancel: Callable[[], Awaitable[object]]) -> None:
         await cancel()
     except Exception as e:
         logger.warning("%s was not cancelled with the run that started it: %r", name, e)
-
-
-_RUN_NAME = re.compile(r"(.+)\.[0-9]+", re.DOTALL)
-
-
-def task_of_run(name: object) -> str:
-    """Return the id of the A2A task whose run has the Celery id `name`, or "" if `name` is not the id of a run."""
-    match = _RUN_NAME.fullmatch(name) if isinstance(name, str) else None
-    return match[1] if match else ""
 
 
 CURRENT_RUN: ContextVar[CurrentRun | None] = ContextVar("a2a_celery_current_run", default=None)

@@ -28,9 +28,10 @@ from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 
 from ...clock import SYSTEM_CLOCK
-from ...current_run import CURRENT_RUN, task_of_run
+from ...current_run import CURRENT_RUN
 from ...errors import ConfigError
 from ...integrations.celery import is_registered
+from ...lifecycle.references import RunRef
 from ...telemetry.tracing import trace_to_keep
 from ..connection.transports import tenant_error, trace_of_current_run
 from ..errors import AgentUnreachable, CallRefused, InvalidResponse, RemoteError
@@ -208,12 +209,13 @@ class CallTask(Task):  # type: ignore[misc]
 
         If an agent has published the canvas of the step, the message contains the id of the agent's task as the parent.
         """
+        root = RunRef.of(str(self.request.root_id))
         return message_of(
             content,
             self.message_id_of(self.request.id),
             task_id,
             context_id,
-            parent_id=task_of_run(self.request.root_id),
+            parent_id="" if root is None else root.task_id,
             cancel_with_parent=not getattr(self.request, SURVIVES_PARENT, False),
         )
 

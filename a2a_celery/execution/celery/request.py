@@ -248,7 +248,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
         Unless the operator chose a signal other than SIGTERM, an agent in a prefork child is stopped as if a client had
         cancelled the task, so that the work of the run is also cancelled. An agent is also stopped in this way if the
-        pool cannot terminate calls and raises NotImplementedError. Celery reports the outcome after the agent's end.
+        pool cannot terminate calls and raises NotImplementedError. Celery reports the outcome afterwards.
         """
         if not self.is_run:
             super().terminate(pool, signal)

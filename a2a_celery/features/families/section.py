@@ -86,10 +86,9 @@ class ChildSection(NamedTuple):
 
 def section_of_message(message: Message) -> ChildSection | None:
     """Return the section for a message that names a parent, or None if it can be no id."""
-    parent = parent_named_in(message)
-    if not 0 < len(parent.task_id) <= MAX_ID_LENGTH:
-        return None
-    return ChildSection.of(parent.task_id, cancels=parent.cancels, is_called=parent.is_called)
+    parent_id, cancels, is_called = parent_named_in(message)
+    is_valid = 0 < len(parent_id) <= MAX_ID_LENGTH
+    return ChildSection.of(parent_id, cancels=cancels, is_called=is_called) if is_valid else None
 
 
 @section(Path(__file__).with_name("resubmission_section.lua"))
