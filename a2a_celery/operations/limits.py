@@ -7,7 +7,7 @@ from math import ceil
 
 from a2a.utils.errors import A2AError, TaskNotCancelableError, UnsupportedOperationError
 
-from .. import features
+from ..features import LIMIT_TEXTS as FEATURE_LIMITS
 from ..lifecycle.refusals import Reason, Refusal
 from ..settings import Settings
 from ..store.tasks.commands import TaskLimits
@@ -22,7 +22,7 @@ MAX_WAIT = 60
 LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
     "concurrent": "The limit of {} running tasks is reached",
-    **features.LIMIT_TEXTS,
+    **FEATURE_LIMITS,
     "webhooks": "The limit of {} push notification configs is reached: delete one",
     STREAMS: "The limit of {} open streams is reached: close one",
     CALLS: "The limit of {} open gRPC calls is reached: close one",

@@ -2,7 +2,8 @@
 
 -- A run can wait for another task: the run is suspended until it receives a signal that no client can send. The script
 -- that ends or interrupts the other task resumes the run. The record of the other task has `resumes` as long as a run
--- waits for the task: number of the run's turn, quoted id of the run's task, and name of the signal.
+-- waits for the task: number of the run's turn, quoted id of the run's task, and name of the signal. A task resumes only
+-- the newest run that waits for it.
 
 -- Record that a run of the task `id` waits for the task with the keys `keys`.
 local function await_task(keys, id, turn, signal)
