@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     from a2a.types import AgentCard, AgentSkill
     from starlette.applications import Starlette
 
-    from .agent_calls import AgentCalls
     from .client.session import Content
     from .dispatch import Publisher
     from .execution.agent_worker import AgentWorker
-    from .execution.process.run_host import RunHost
     from .submission import Submissions, TaskHandle
     from .watcher.service import Watcher
 
@@ -361,9 +359,9 @@ class A2A(FeatureMethods):
             StoreUnavailable: The store is unavailable. The task may have been created.
             RuntimeError: A coroutine calls this method instead of `submit_async`.
         """
-        from .submission import Submission
+        from .features.families.submission import submission_of
 
-        submission = Submission.of(
+        submission = submission_of(
             agent,
             message,
             owner=owner,
@@ -377,9 +375,9 @@ class A2A(FeatureMethods):
 
     async def submit_async(self, agent: str, message: Content, **options: Any) -> TaskHandle:
         """Submit a message without blocking the event loop; see `submit`."""
-        from .submission import Submission
+        from .features.families.submission import submission_of
 
-        return await self._submissions.submit_async(Submission.of(agent, message, **options))
+        return await self._submissions.submit_async(submission_of(agent, message, **options))
 
     def task(self, agent: str, task_id: str, *, owner: str | None = None, tenant: str | None = None) -> TaskHandle:
         """Return the handle of an agent's task. The task may have been submitted by another process.
@@ -492,19 +490,7 @@ class A2A(FeatureMethods):
             self._thread_cleanups,
             self._lifespans,
             self._hooks,
-            self._agent_calls,
         )
-
-    def _agent_calls(self, host: RunHost) -> AgentCalls:
-        """Return the implementation of `Turn.call` for a worker process."""
-        from .agent_calls import AgentCalls
-        from .operations.service import TaskService
-        from .operations.submitter import TaskSubmitter
-        from .store.log.follower import LogFollower
-
-        store, keys = host.store, host.keys
-        service = TaskService(self.agents, host.settings, store, keys, host.runs)
-        return AgentCalls(TaskSubmitter(service), LogFollower(store, keys, host.listener))
 
     def _add(self, agent: Agent) -> Agent:
         if agent.name in self.agents:

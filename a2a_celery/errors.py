@@ -244,7 +244,7 @@ class AuthRequired(EndRun):
 
 
 class SuspendRun(EndRun):
-    """Exception that suspends the run until a time, a signal or the end of a child task.
+    """Exception that suspends the run until a time, a signal or the end of another task.
 
     `Turn.sleep`, `Turn.wait_for` and `Turn.call` raise this exception. Do not catch it. The class is not an
     `Exception`; see `InputRequired`.

@@ -21,18 +21,18 @@ from a2a.types import SendMessageRequest, StreamResponse, Task
 
 from .agents import Agent
 from .caller import Caller
-from .child_tasks import CURRENT_CHILDREN, ChildTasks, name_parent
 from .client.connection.transports import trace_of_current_run
 from .client.errors import DeadlineExceeded
 from .client.result import Result
 from .client.session import Content, Session
 from .concurrency import LoopThread
+from .current_run import CURRENT_RUN, CurrentRun
 from .dispatch import Publisher
 from .errors import SignalRefused
 from .lifecycle import EventId, LogEntry, is_interrupted, is_terminal
 from .lifecycle.events import stream_response
 from .lifecycle.json_values import portable
-from .lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
+from .lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_WITH_RUN
 from .lifecycle.references import Scope
 from .lifecycle.refusals import Reason, Refusal
 from .lifecycle.states import SUBMITTED
@@ -67,14 +67,13 @@ class Submission:
     current context.
 
     Attributes:
-        siblings: Child tasks of the run that submits the message, to which the new task is added, or None if no run
-            cancels the task.
+        run: Run that submits the message, with which the new task is cancelled, or None.
     """
 
     agent: str
     params: SendMessageRequest
     caller: Caller
-    siblings: ChildTasks | None = None
+    run: CurrentRun | None = None
 
     @classmethod
     def of(
@@ -87,7 +86,6 @@ class Submission:
         context_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         extensions: Sequence[str] | None = None,
-        cancel_with_parent: bool = True,
     ) -> Submission:
         """Return a submission of `content`; see `A2A.submit`.
 
@@ -96,14 +94,11 @@ class Submission:
         """
         owner, tenant = owner or "", tenant or ""
         message = Session(context_id or "").message(content)
-        children = CURRENT_CHILDREN.get()
-        if children is not None:
-            name_parent(message, children.parent_id, cancel=cancel_with_parent)
         values = portable(dict(metadata or {}), "metadata")
         params = SendMessageRequest(message=message, tenant=tenant, metadata=values)
         trace = trace_of_current_run() or trace_to_keep({})
         caller = Caller(owner, bool(owner), tenant, tuple(sorted(extensions or ())), trace)
-        return cls(agent, params, caller, children if cancel_with_parent else None)
+        return cls(agent, params, caller, CURRENT_RUN.get())
 
 
 class SubmissionProcess:
@@ -172,7 +167,7 @@ class Submissions:
         self.run(check)
         caller = submission.caller
         scope = caller.scope(submission.agent)
-        handle = TaskHandle(self, str(uuid4()), submission.params.message.context_id, scope, submission.siblings)
+        handle = TaskHandle(self, str(uuid4()), submission.params.message.context_id, scope, submission.run)
         on_commit(submit)
         return handle
 
@@ -216,10 +211,10 @@ class Submissions:
     async def _submit(self, process: SubmissionProcess, submission: Submission, task_id: str = "") -> TaskHandle:
         caller, submit = submission.caller, process.submitter.submit
         task_id, context_id = await submit(submission.agent, submission.params, caller, task_id=task_id)
-        scope, siblings = caller.scope(submission.agent), submission.siblings
-        handle = TaskHandle(self, task_id, context_id, scope, siblings)
-        if siblings is not None:
-            siblings.add(f"task {task_id}", partial(self.run_async, handle._cancel_with_parent))
+        scope, run = caller.scope(submission.agent), submission.run
+        handle = TaskHandle(self, task_id, context_id, scope, run)
+        if run is not None:
+            run.add(f"task {task_id}", partial(self.run_async, handle._cancel_with_run))
         return handle
 
     def close(self) -> None:
@@ -264,14 +259,14 @@ class TaskHandle:
         task_id: str,
         context_id: str,
         scope: Scope,
-        siblings: ChildTasks | None = None,
+        run: CurrentRun | None = None,
     ) -> None:
         self.task_id = task_id
         self.context_id = context_id
         self.agent = scope.agent
         self._submissions = submissions
         self._scope = scope
-        self._siblings = siblings
+        self._run = run
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.agent!r}, {self.task_id!r})"
@@ -346,12 +341,12 @@ class TaskHandle:
             raise DeadlineExceeded(text, result) from None
         if final is None:
             raise not_found(self.task_id)
-        if self._siblings is not None and (final.answer or is_terminal(final.task.status.state)):
-            self._siblings.remove(f"task {self.task_id}")
+        if self._run is not None and (final.answer or is_terminal(final.task.status.state)):
+            self._run.remove(f"task {self.task_id}")
         return Result.of(final.answer or final.task)
 
-    async def _cancel_with_parent(self, process: SubmissionProcess) -> None:
-        await self._request_cancel(process, self.context_id, CANCELED_BY_PARENT)
+    async def _cancel_with_run(self, process: SubmissionProcess) -> None:
+        await self._request_cancel(process, self.context_id, CANCELED_WITH_RUN)
 
     async def _read(self, process: SubmissionProcess, *, complete: bool = True) -> tuple[Task, EventId]:
         """Return the task, without contents unless `complete`, and the id of its newest event."""

@@ -38,7 +38,7 @@ from ..lifecycle.own_metadata import (
     WAITS_FOR,
 )
 from ..lifecycle.questions import schema_in, whole_numbers
-from ..lifecycle.signals import CHILD_SIGNAL
+from ..lifecycle.signals import kind_of_signal
 from ..lifecycle.states import SUBMITTED, WORKING
 
 T = TypeVar("T")
@@ -457,11 +457,11 @@ def _is_own(key: str) -> bool:
 
 
 def _suspension(source: Task | TaskStatusUpdateEvent) -> Iterator[str]:
-    """Yield the signal or the child task, and the time, for which a suspended task waits."""
+    """Yield the signal or the task, and the time, for which a suspended task waits."""
     name, when = _own_values(source, WAITS_FOR, CONTINUES_AT)
-    child = name.removeprefix(CHILD_SIGNAL)
+    kind, target = kind_of_signal(name)
     if name:
-        yield printable(f"waits for the signal {name}" if child == name else f"waits for the child task {child}")
+        yield printable(f"waits for the {kind if kind == 'signal' else f'{kind} task'} {target}")
     if when:
         yield printable(f"{'times out' if name else 'continues'} at {_second(when)}")
 

@@ -26,10 +26,12 @@ from a2a.types import (
 )
 from a2a.utils.errors import A2AError, TaskNotCancelableError
 
-from ..child_tasks import BY_PARENT, CANCELED_BY, CURRENT_CHILDREN, name_parent
 from ..clock import SYSTEM_CLOCK, Clock
+from ..current_run import CURRENT_RUN
 from ..errors import ConfigError
 from ..lifecycle import TERMINAL
+from ..lifecycle.end_reasons import CANCELED_BY, EndReason
+from ..lifecycle.parents import name_parent
 from .connection.card_cache import CardCache
 from .connection.transports import (
     MAX_RESPONSE_BYTES,
@@ -142,7 +144,7 @@ class RemoteAgent:
         self._card = card
         self._cards = CardCache(clock=clock) if cards is None else cards
         self._cancel_with_parent = cancel_with_parent
-        self._child_tasks = CURRENT_CHILDREN.get if cancel_with_parent else lambda: None
+        self._current_run = CURRENT_RUN.get if cancel_with_parent else lambda: None
         self._new_client = partial(
             RemoteAgent,
             url,
@@ -232,14 +234,14 @@ class RemoteAgent:
 
         async def send() -> Result:
             result = Result.of(await self._turn_stream().submit(request))
-            self._register_child(result.task_id, result.state)
+            self._register_task(result.task_id, result.state)
             return result
 
         sending = asyncio.ensure_future(send())
         try:
             return await asyncio.shield(sending)
         finally:
-            await self._finish(sending, needs_id=self._child_tasks() is not None)
+            await self._finish(sending, needs_id=self._current_run() is not None)
 
     def stream(
         self, message: Content, *, deadline: float | None = None, cancel_on_exit: bool = False
@@ -295,7 +297,7 @@ class RemoteAgent:
         connection = await self._connect(False)
         with translate_errors(self.url):
             result = Result.of(await connection.client.get_task(GetTaskRequest(id=task_id)))
-        self._unregister_child(task_id, result.state)
+        self._unregister_task(task_id, result.state)
         return result
 
     async def cancel(self, task_id: str) -> Result:
@@ -318,37 +320,35 @@ class RemoteAgent:
                 result = Result.of(await connection.client.cancel_task(request))
         except TaskNotCancelableError:
             return await self.get(request.id)
-        self._unregister_child(request.id, result.state)
+        self._unregister_task(request.id, result.state)
         return result
 
     def _name_parent(self, request: SendMessageRequest) -> None:
         """Declare the task of the current agent run, if there is one, as the parent of the request's task."""
-        children = CURRENT_CHILDREN.get()
-        if children is not None:
-            name_parent(
-                request.message, children.parent_id, cancel=self._cancel_with_parent, is_called=children.is_called
-            )
+        run = CURRENT_RUN.get()
+        if run is not None:
+            name_parent(request.message, run.task_id, cancel=self._cancel_with_parent, is_called=run.is_replayed)
 
-    def _register_child(self, task_id: str, state: int | None) -> None:
+    def _register_task(self, task_id: str, state: int | None) -> None:
         """Register the task with the current agent run, if there is one, so that cancelling the run cancels the
         task."""
-        children = self._child_tasks()
-        if children is None or not task_id:
+        run = self._current_run()
+        if run is None or not task_id:
             return
 
         http = None if self._own_http else self._http
 
         async def cancel() -> None:
             async with asyncio.timeout(CANCEL_TIMEOUT), self._new_client(card=self._card, http=http) as agent:
-                await agent._cancel(CancelTaskRequest(id=task_id, metadata={CANCELED_BY: BY_PARENT}))
+                await agent._cancel(CancelTaskRequest(id=task_id, metadata={CANCELED_BY: EndReason.WITH_RUN}))
 
-        children.add(f"task {task_id} of {self.url}", cancel)
-        self._unregister_child(task_id, state)
+        run.add(f"task {task_id} of {self.url}", cancel)
+        self._unregister_task(task_id, state)
 
-    def _unregister_child(self, task_id: str, state: int | None) -> None:
-        children = self._child_tasks()
-        if children is not None and state in TERMINAL:
-            children.remove(f"task {task_id} of {self.url}")
+    def _unregister_task(self, task_id: str, state: int | None) -> None:
+        run = self._current_run()
+        if run is not None and state in TERMINAL:
+            run.remove(f"task {task_id} of {self.url}")
 
     async def _finish(self, first_response: asyncio.Future[Any], *, needs_id: bool) -> None:
         """End the request for a message.
@@ -383,9 +383,9 @@ class RemoteAgent:
                     first = None
                     if starts and turn.builder.task_id:
                         starts = False
-                        self._register_child(turn.builder.task_id, None)
+                        self._register_task(turn.builder.task_id, None)
                     if turn.is_over:
-                        self._unregister_child(turn.builder.task_id, turn.builder.state)
+                        self._unregister_task(turn.builder.task_id, turn.builder.state)
                     yield event
             except StopAsyncIteration:
                 return
@@ -414,9 +414,9 @@ class RemoteAgent:
             cancel_on_exit: See `stream`.
         """
         if first is not None:
-            is_child = self._child_tasks() is not None
-            await self._finish(first, needs_id=not turn.task_id and (cancel_on_exit or is_child))
-            self._register_child(turn.task_id, turn.builder.state)
+            has_run = self._current_run() is not None
+            await self._finish(first, needs_id=not turn.task_id and (cancel_on_exit or has_run))
+            self._register_task(turn.task_id, turn.builder.state)
         if cancel_on_exit and turn.task_id and not turn.is_over:
             await self._cancel_at_last(turn.task_id)
 

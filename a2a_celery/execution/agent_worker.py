@@ -21,7 +21,6 @@ from ..hooks import Hooks
 from ..lifecycle.references import RunRef
 from ..settings import Settings
 from ..store import AsyncStore
-from .agent_caller import AgentCaller
 from .celery import (
     announcer,
     reconnect,
@@ -62,7 +61,6 @@ class AgentWorker:
         thread_cleanups: Sequence[Callable[[], object]],
         lifespans: Sequence[Lifespan] = (),
         hooks: Hooks | None = None,
-        calls: Callable[[RunHost], AgentCaller] | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -70,7 +68,7 @@ class AgentWorker:
         self._thread_cleanups = thread_cleanups
         self._lifespans = lifespans
         self._hooks = hooks or Hooks()
-        self._calls = calls
+        self._agents = agents
         self.simulated: Callable[[], WorkerProcess] | None = None
         self._processes: dict[int, WorkerProcess] = {}
         # One lock per process, because a lock that is held during a fork stays locked in the child.
@@ -170,7 +168,7 @@ class AgentWorker:
             cleanup,
             self._lifespans,
             self._hooks,
-            self._calls,
+            self._agents,
             store=store,
             clock=clock,
         )

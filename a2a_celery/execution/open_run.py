@@ -20,15 +20,16 @@ from ..concurrency import LeanEvent
 from ..errors import BlobsUnavailable, StoreUnavailable
 from ..features.feature import RunFeature
 from ..lifecycle.journal import JournalEntry
+from ..operations.submitter import TaskSubmitter
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Operation
 from ..store.client.connection import RETRY_INTERVAL
+from ..store.log.follower import LogFollower
 from ..store.runs.commands import Claim, NotClaimed, RunLost
 from ..store.runs.journal import read_journal
 from ..store.runs.suspension import Wait
 from ..store.tasks.commands import read_task
 from ..store.verbs import Section
-from .agent_caller import AgentCaller
 from .limits import IdleClock
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,13 @@ F = TypeVar("F", bound=RunFeature)
 
 BLOB_TIMEOUT = 30.0
 """Seconds for which a run retries an unavailable object store. The run cannot continue without its large parts."""
+
+
+class TaskAccess(NamedTuple):
+    """Access of the runs of a worker process to other tasks of the app."""
+
+    submitter: TaskSubmitter
+    follower: LogFollower
 
 
 class AskedQuestion(NamedTuple):
@@ -56,7 +64,7 @@ class PendingWait:
         wait: The wait. Its duration is not set yet if there is a `deadline`.
         deadline: Monotonic time at which the wait times out, or None if the wait has no limit or ends at a given time.
         ends_at: End of the wait as shown to clients, by the clock of this machine, or None for a wait without a limit
-            or for a child task.
+            or for another task.
     """
 
     wait: Wait
@@ -78,7 +86,7 @@ class OpenRun:
         store: Client of the store; see `execute`.
         claim: Claim of the run, complete after `complete_claim`.
         agent: Agent of the run.
-        calls: Client with which the agent calls other agents, or None for a plain Celery task.
+        tasks: Access to other tasks of the app, or None for a plain Celery task.
         idle_clock: Time of the agent's last activity.
         message_arrived: Event that is set when a message of the client may have arrived.
         features: Opened features. Methods of the `Turn` may add features.
@@ -98,7 +106,7 @@ class OpenRun:
     settings: Settings
     agent: Agent
     clock: Clock = SYSTEM_CLOCK
-    calls: AgentCaller | None = None
+    tasks: TaskAccess | None = None
     idle_clock: IdleClock = field(init=False)
     message_arrived: LeanEvent = field(init=False, default_factory=LeanEvent)
     features: tuple[RunFeature, ...] = field(init=False, default=())
@@ -158,7 +166,7 @@ class OpenRun:
 
     def fail(self, error: BaseException) -> None:
         """Fail the run with `error`, even if the agent catches the error. The task can be resubmitted, and keeps its
-        journal and its children. Only the first error takes effect."""
+        journal, and the work of the run continues. Only the first error takes effect."""
         self.error = self.error or error
 
     async def execute(self, operation: Operation[T]) -> T | RunLost:

@@ -22,8 +22,8 @@ from a2a.utils.errors import (
 from celery.exceptions import MaxRetriesExceededError, Reject, Retry
 
 from ..agents import Agent
-from ..child_tasks import CURRENT_CHILDREN, ChildTasks
 from ..concurrency import loop_remedy
+from ..current_run import CURRENT_RUN, CurrentRun
 from ..dispatch import RunOptions
 from ..errors import (
     A2ACeleryError,
@@ -220,7 +220,7 @@ class Run:
         self._claiming: Callable[..., Operation[Claim | NotClaimed]] | None = None
         self._has_begun = False
         self._execution: Execution
-        self._children = ChildTasks(self.ref.name)
+        self._current = CurrentRun(self.ref.name)
         self._hooks: RunHooks | None = None
         self.may_be_elsewhere = agent.max_attempts > 1
 
@@ -256,11 +256,11 @@ class Run:
                         timer.cancel()
                 outcome = await self._outcome(agent, timer, adapter, run, events)
                 if self._stopped is Stop.TERMINATED or isinstance(as_left(outcome, events.state), Canceled):
-                    self._children.cancel_all()  # including tasks that the agent started while it was stopping
+                    self._current.cancel_all()  # including work that the agent started while it was stopping
                 outcome = await self._after_run(outcome, events)
                 if events.blob_error is None:
                     outcome = await self._settle(run, events, outcome) or outcome
-                    self._cancel_children(as_left(outcome, events.state), run)
+                    self._cancel_work(as_left(outcome, events.state), run)
             except BlobsUnavailable as e:
                 events.fail_unwritable(e)
             except Exception:  # the task must not stay WORKING after any error
@@ -360,7 +360,7 @@ class Run:
             host.settings,
             agent,
             clock=self._clock,
-            calls=None if self._call else host.calls,
+            tasks=None if self._call else host.tasks,
         )
         holds_end = self._hooks is not None and self._hooks.holds_end
         self._execution = restored_execution(claim)
@@ -432,7 +432,7 @@ class Run:
         else:
             events.close()  # frameworks report a cancellation that they did not expect as a canceled task
         if stop in (Stop.CANCEL, Stop.INTERRUPT, Stop.TERMINATED):
-            self._children.cancel_all()
+            self._current.cancel_all()
         if stop in (Stop.CANCEL, Stop.INTERRUPT):
             cancelling = asyncio.create_task(self._cancel_agent(adapter, run, events))
             await asyncio.wait({cancelling}, timeout=grace * CANCEL_SHARE)
@@ -467,8 +467,8 @@ class Run:
     async def _run_safely(self, adapter: Adapter, run: OpenRun, events: RunEventQueue) -> Outcome:
         """Return the outcome of the agent. No exception of an agent may reach the event loop, which all runs share."""
         CURRENT_EXECUTION.set(self._execution)  # in the asyncio task of the agent
-        self._children.trace_of_run = lambda: RunOptions.from_json(run.claim.options).trace
-        CURRENT_CHILDREN.set(self._children)
+        self._current.trace = lambda: RunOptions.from_json(run.claim.options).trace
+        CURRENT_RUN.set(self._current)
         agent = RunningAgent(run, events)
         try:
             await run.complete_claim(self._claiming)
@@ -483,14 +483,14 @@ class Run:
         except BaseException as error:  # including SystemExit and KeyboardInterrupt, which would stop the loop
             return self._next_attempt(error, agent) or self._ended_by(error, run, events)
 
-    def _cancel_children(self, outcome: Outcome, run: OpenRun) -> None:
-        """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
+    def _cancel_work(self, outcome: Outcome, run: OpenRun) -> None:
+        """Cancel the started work if the run ended without a result, or if the turn's next run starts the work again.
 
-        Children are kept after an error of `OpenRun.fail`, because a resubmitted task continues to use the children.
+        The work continues after an error of `OpenRun.fail`, because a resubmitted task continues to use it.
         """
         without_result = isinstance(outcome, Canceled | Failure | Rejection) and run.error is None
         if without_result or isinstance(outcome, Retried | Superseded):
-            self._children.cancel_all(is_retried=isinstance(outcome, Retried))
+            self._current.cancel_all(is_retried=isinstance(outcome, Retried))
 
     def _next_attempt(self, error: BaseException, agent: RunningAgent) -> Retried | None:
         """Return the retry that follows `error`, or None.

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
+    import click
     from a2a.server.context import ServerCallContext
     from a2a.types import Message, SendMessageRequest, TaskState
     from google.protobuf.message import Message as Proto
@@ -241,6 +242,19 @@ class TaskFilter(NamedTuple):
     name: str
     help: str
     select: Callable[[Keys, str], FilteredTasks]
+
+
+class TaskView(NamedTuple):
+    """Option of ``get`` that shows a stored task in another way.
+
+    Attributes:
+        help: Help of the option.
+        show: Function that shows a task. It receives the context of the command, the id of the task, the name of its
+            agent or None, and True for JSON.
+    """
+
+    help: str
+    show: Callable[[click.Context, str, str | None, bool], None]
 
 
 class OperatorRoute(NamedTuple):

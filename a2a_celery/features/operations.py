@@ -8,6 +8,8 @@ from typing import Any
 from ..gateway.operations.limits import OwnerLimits
 from ..gateway.operations.task_reader import TaskReader
 from ..operations.service import TaskService
+from .families.gateway import GET_TASK_FAMILY
+from .families.gateway import SCHEMAS as FAMILY_SCHEMAS
 from .feature import GatewayFeature, GatewayOperation
 from .webhooks.gateway_configs import PushConfigs
 from .webhooks.operations import OPERATIONS as WEBHOOK_OPERATIONS
@@ -16,8 +18,8 @@ from .webhooks.operations import SCHEMAS as WEBHOOK_SCHEMAS
 GATEWAY_FEATURES: Sequence[Callable[[TaskService, TaskReader, OwnerLimits], GatewayFeature | None]] = (PushConfigs.of,)
 """Functions that open the features of a gateway, or return None if the settings do not turn the feature on."""
 
-OPERATIONS: Sequence[GatewayOperation] = WEBHOOK_OPERATIONS
+OPERATIONS: Sequence[GatewayOperation] = (*WEBHOOK_OPERATIONS, GET_TASK_FAMILY)
 """Operations that belong to features."""
 
-SCHEMAS: Mapping[str, dict[str, Any]] = WEBHOOK_SCHEMAS
+SCHEMAS: Mapping[str, dict[str, Any]] = {**FAMILY_SCHEMAS, **WEBHOOK_SCHEMAS}
 """JSON Schemas of the responses of `OPERATIONS` that A2A does not define, by name."""

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from a2a.types import Part
+from a2a.types import Message, Part
 
 from ..clock import Clock
 from ..dispatch import Publisher
+from ..lifecycle.own_metadata import NAMESPACE, PARENT_TASK_ID
 from ..lifecycle.references import RunRef, Scope
+from ..lifecycle.refusals import Refusal
 from ..settings import Settings
 from ..store import Keys
 from ..store.verbs import Section
+from .families import LIMIT_TEXTS as FAMILY_LIMIT_TEXTS
+from .families.section import section_of_message
 from .feature import RunSections, ValidationRequired
 from .limits.section import TASK_LIMIT_TEXTS, limits_of
 from .publish_on_accept.message_preparer import MessagePusher
 from .questions.answer_section import AnswerSection
 from .questions.question_section import section_of_pause
+from .webhooks.config_section import CONFIG_LIMIT_TEXTS
+
+CREATION_SECTIONS: Mapping[str, Callable[[Message], Section[Refusal] | None]] = {
+    NAMESPACE + PARENT_TASK_ID: section_of_message,
+}
+"""Functions that return a section of ``create_task`` for the first message of a task, or None for no section, by the
+name of the message's metadata that turns the feature on."""
 
 CONTINUATION_SECTIONS: Sequence[Callable[[], Section[ValidationRequired]]] = (AnswerSection,)
 """Functions that return a section of ``continue_task`` for each further message to a task."""
@@ -31,7 +42,7 @@ ADMISSION_SECTIONS: Sequence[Callable[[Settings, Keys, Iterable[str]], Callable[
 """Functions that return, for the settings, keys and agents of a process, the function that returns the section of a
 client's message or signal for a task in a scope. They return None if no setting turns the feature on."""
 
-LIMIT_TEXTS: Mapping[str, str] = TASK_LIMIT_TEXTS
+LIMIT_TEXTS: Mapping[str, str] = {**FAMILY_LIMIT_TEXTS, **CONFIG_LIMIT_TEXTS, **TASK_LIMIT_TEXTS}
 """Text of the error by the name of the limit, for the limits that sections check."""
 
 PAUSE_SECTIONS: Sequence[Callable[[RunRef, Sequence[Part], Section[Any] | None], Section[Any] | None]] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .families.turn import BlockingCallMethods, CallMethods
 from .questions.turn import BlockingQuestionMethods, QuestionMethods
 from .retries.turn import BlockingRetryMethods, RetryMethods
 from .sessions.turn import BlockingSessionMethods, SessionMethods
@@ -10,11 +11,14 @@ from .steps.turn import BlockingStepMethods, StepMethods
 from .waits.turn import BlockingWaitMethods, WaitMethods
 
 
-class TurnMethods(QuestionMethods, RetryMethods, SessionMethods, SteeringMethods, StepMethods, WaitMethods):
+class TurnMethods(
+    CallMethods, QuestionMethods, RetryMethods, SessionMethods, SteeringMethods, StepMethods, WaitMethods
+):
     """Methods of `Turn` that belong to features."""
 
 
 class BlockingTurnMethods(
+    BlockingCallMethods,
     BlockingQuestionMethods,
     BlockingRetryMethods,
     BlockingSessionMethods,

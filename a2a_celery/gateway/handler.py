@@ -36,16 +36,16 @@ from google.protobuf.message import Message as Proto
 
 from ..agents import Agent
 from ..caller import Caller
-from ..child_tasks import BY_PARENT, CANCELED_BY
 from ..clock import SYSTEM_CLOCK, Clock
 from ..features.feature import GatewayFeature
 from ..features.operations import OPERATIONS as FEATURE_OPERATIONS
 from ..lifecycle import Event, EventId, is_interrupted, is_terminal
-from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
+from ..lifecycle.end_reasons import CANCELED_BY, EndReason
+from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_WITH_RUN
 from ..lifecycle.references import Scope
 from ..lifecycle.refusals import Reason, Refusal
 from ..lifecycle.signals import Sender
-from ..operations.errors import invalid, not_found
+from ..operations.errors import invalid
 from ..operations.requests import require_fields
 from ..operations.service import Signalled, TaskService
 from ..operations.signals import Signal
@@ -54,7 +54,6 @@ from ..store import AsyncStore, Keys
 from ..store.log.follower import LogFollower, StreamCursor, StreamEvent
 from ..store.log.pubsub import Wakeup
 from ..store.tasks.commands import ReplyChannel
-from ..store.tasks.family import read_family
 from ..store.tasks.replies import Accepted, CancelRequested, Known
 from ..store.verbs import Section
 from .auth.refusal_log import RefusalLog
@@ -103,7 +102,7 @@ class GatewayHandler(RequestHandler):
         self._follower = follower
         self._store: AsyncStore = follower.store
         self._keys: Keys = follower.keys
-        self._service = service
+        self.service = service
         self._task_reader = task_reader
         self._is_call = service.new_tasks(agent).is_call
         # only executors may reply with a message instead of a task
@@ -212,16 +211,6 @@ class GatewayHandler(RequestHandler):
         checks.check_history_length(params)
         return await self._read(params.id, context, params)
 
-    @operation("GetTaskFamily")
-    async def on_get_task_family(self, params: GetTaskRequest, context: ServerCallContext) -> dict[str, Any]:
-        """Return the parent and the children of a task. This operation is not part of A2A."""
-        self._check(params, context)
-        family = await self._store.run(read_family(self._keys, self.scope(context), params.id))
-        if family is None:
-            raise not_found(params.id)
-        parent = None if family.parent is None else family.parent.to_dict()
-        return {"id": params.id, "parent": parent, "children": [child.to_dict() for child in family.children]}
-
     @operation("ListTasks", in_turn=True)
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks of this agent, newest status first."""
@@ -244,8 +233,8 @@ class GatewayHandler(RequestHandler):
                 scope, params.id, history_length=0, artifacts=False, resolve_blobs=False
             )
             context_id = stored_task.task.context_id
-            text = CANCELED_BY_PARENT if _is_by_parent(params) else CANCELED_BY_CLIENT
-            result = await self._service.cancel(scope, params.id, context_id, text=text)
+            text = CANCELED_WITH_RUN if _is_with_run(params) else CANCELED_BY_CLIENT
+            result = await self.service.cancel(scope, params.id, context_id, text=text)
             log_cancel_request(self.agent.name, params.id, result)
             match result:
                 case Refusal():
@@ -268,7 +257,7 @@ class GatewayHandler(RequestHandler):
         body.pop("tenant", None)  # the binding reads the tenant
         signal, scope = Signal.from_body(body, Sender.CLIENT), self.scope(context)
         checks.require_signal(self.agent, signal.name)
-        answer = await self._service.signal(params.id, signal, scope=scope)
+        answer = await self.service.signal(params.id, signal, scope=scope)
         if isinstance(answer, Signalled):
             return {"taskId": params.id, "resumed": answer.has_resumed}
         raise await self._task_reader.error_of(answer, scope, self.limits)
@@ -331,7 +320,7 @@ class GatewayHandler(RequestHandler):
             answer = await self._continue(params, context, scope)
         else:
             task_id = task_id or str(uuid4())
-            answer = await self._service.create(
+            answer = await self.service.create(
                 self.agent,
                 params,
                 Caller.of(context),
@@ -352,12 +341,12 @@ class GatewayHandler(RequestHandler):
     ) -> Accepted | Known | Refusal:
         task_id = params.message.task_id
         stored_task, next_run = await asyncio.gather(  # one round trip
-            self._read_to_continue(scope, task_id), self._service.next_run(task_id)
+            self._read_to_continue(scope, task_id), self.service.next_run(task_id)
         )
         task = stored_task.task
         if stored_task.archived:
             return Refusal(Reason.ENDED, task_id, {"state": task.status.state})
-        return await self._service.continue_(
+        return await self.service.continue_(
             self.agent,
             params,
             Caller.of(context),
@@ -413,5 +402,5 @@ def _history_length(options: SendMessageConfiguration | GetTaskRequest | None) -
     return options.history_length if options is not None and options.HasField("history_length") else None
 
 
-def _is_by_parent(params: CancelTaskRequest) -> bool:
-    return dict(params.metadata).get(CANCELED_BY) == BY_PARENT
+def _is_with_run(params: CancelTaskRequest) -> bool:
+    return dict(params.metadata).get(CANCELED_BY) == EndReason.WITH_RUN

@@ -10,6 +10,10 @@ from . import outcomes
 from .own_metadata import NAMESPACE, REFERENCE
 from .states import CANCELED, FAILED, REJECTED
 
+CANCELED_BY = "canceledBy"
+"""Metadata key of a CancelTask request. Its value is `EndReason.WITH_RUN` if the task is cancelled with the run that
+started it. Requests of clients do not have the key."""
+
 
 class EndReason(StrEnum):
     """Reason for which a task is FAILED, REJECTED or CANCELED."""
@@ -28,7 +32,7 @@ class EndReason(StrEnum):
     BY_AGENT = "agent"  # the agent itself ended the task in this state
     BY_CLIENT = "client"  # the client cancelled the task
     BY_OPERATOR = "operator"  # an operator cancelled the task, or revoked its run
-    BY_PARENT = "parent"  # the task was cancelled with its parent
+    WITH_RUN = "parent"  # the task was cancelled with the run or the task that started it
 
 
 _REASONS = {
@@ -45,7 +49,7 @@ _REASONS = {
     outcomes.AGENT_REFUSED: EndReason.REFUSED,
     outcomes.CANCELED_BY_CLIENT: EndReason.BY_CLIENT,
     outcomes.CANCELED_BY_OPERATOR: EndReason.BY_OPERATOR,
-    outcomes.CANCELED_BY_PARENT: EndReason.BY_PARENT,
+    outcomes.CANCELED_WITH_RUN: EndReason.WITH_RUN,
 }
 
 

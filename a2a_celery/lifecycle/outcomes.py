@@ -52,9 +52,9 @@ CANCELED_BY_CLIENT = "Cancelled by the client."
 CANCELED_BY_OPERATOR = "Stopped by an operator."
 """Text for a task that an operator cancelled with a command, or whose Celery task was revoked."""
 
-CANCELED_BY_PARENT = "Cancelled together with the task that started it."
-"""Text for a child task whose parent ended without a result or starts its child tasks again."""
-
+CANCELED_WITH_RUN = "Cancelled together with the task that started it."
+"""Text for a task that is cancelled with the run that started it, or because the task of this run has ended without a
+result."""
 
 CANCELED_BY_AGENT = "Cancelled by the agent."
 """Text for an agent that raised `asyncio.CancelledError` or sent CANCELED without a message, although no cancellation

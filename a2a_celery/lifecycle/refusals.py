@@ -19,11 +19,6 @@ class Reason(Enum):
     LIMITED = "the limit {limit!r} is reached"
     SAME_MESSAGE_ID = "another message had this id within the last {window:g} seconds: send a new id"
     SAME_TASK_ID = "a task of another agent, tenant or owner has this id: pass another id"
-    TOO_DEEP = "the parent task has {maximum} ancestors, the maximum: agents may call each other in a cycle"
-    WAITS_FOR_ITSELF = (
-        "the task would wait for itself: a task that waits for it keeps its place in the context, which executes one "
-        "run at a time; pass another context id, or none"
-    )
     OTHER_CONTEXT = "the task belongs to context {context!r}: send this context id or none"
     ENDED = (
         "the task has ended ({state}) and accepts no more messages: send this one without a task id, with this task in "

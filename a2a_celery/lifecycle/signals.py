@@ -16,10 +16,6 @@ MAX_PAYLOAD_BYTES = 65_536
 MAX_SIGNAL_ID = 256
 """Maximum length of the id of a signal, in characters."""
 
-CHILD_SIGNAL = "child/"
-"""Prefix of the name of the signal that ends the wait for a child. The id of the child follows the prefix; see
-``child_waits`` in scripts/lib."""
-
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 
@@ -59,6 +55,16 @@ def require_signal_name(name: object) -> str:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ValueError(f"the name of a signal must have 1 to 64 ASCII letters, digits or _ . : -, not {name!r:.100}")
     return name
+
+
+def kind_of_signal(name: str) -> tuple[str, str]:
+    """Return the kind and the name of what a suspended run waits for.
+
+    A task that resumes a run when it is final sends a signal with the name ``<kind>/<id of the task>``. The kind of any
+    other signal is "signal".
+    """
+    kind, slash, task_id = name.partition("/")
+    return (kind, task_id) if slash else ("signal", name)
 
 
 def require_signal_id(signal_id: object) -> str:

@@ -18,7 +18,6 @@ MAX_WAIT = 60
 
 LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
-    "children": "The limit of {} live child tasks of one task is reached",
     STREAMS: "The limit of {} open streams is reached: close one",
     CALLS: "The limit of {} open gRPC calls is reached: close one",
     ANSWERS: "The limit of {} answers that are checked at the same time is reached",
@@ -43,8 +42,7 @@ def error_of(refusal: Refusal) -> A2AError:
             return not_found(task_id)
         case Reason.LIMITED:
             limit, seconds = refusal.data["limit"], min(MAX_WAIT, max(1, ceil(refusal.data["retry_in"])))
-            limit_text = refusal.data.get("text") or LIMIT_TEXTS[limit].format(refusal.data["maximum"])
-            return error_of_limit(limit, limit_text, seconds)
+            return error_of_limit(limit, LIMIT_TEXTS[limit].format(refusal.data["maximum"]), seconds)
         case Reason.NOT_CANCELABLE:
             return TaskNotCancelableError(text, data={"taskId": task_id})
         case reason if reason in FIELDS:

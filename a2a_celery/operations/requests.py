@@ -30,11 +30,11 @@ from google.protobuf.struct_pb2 import Struct
 
 from ..agents import Agent
 from ..caller import Caller
-from ..child_tasks import parent_named_in
 from ..clock import SYSTEM_CLOCK
 from ..dispatch import BadCall, Call, CallSignature, RunOptions, is_polled
 from ..errors import ConfigError
 from ..features.feature import RunSections
+from ..features.sections import CREATION_SECTIONS
 from ..lifecycle import is_terminal
 from ..lifecycle.events import levels_of_values, values_in
 from ..lifecycle.files import check_data_uri, declared_media_type
@@ -46,7 +46,6 @@ from ..lifecycle.refusals import Refusal
 from ..settings import Settings
 from ..store import Keys, Operation
 from ..store.tasks.commands import ReplyChannel, create_task
-from ..store.tasks.family import Parent
 from ..store.tasks.replies import Accepted, Known
 from ..store.verbs import Section
 from ..telemetry.tracing import trace_to_keep
@@ -388,7 +387,6 @@ class NewTasks:
         reply_channel: ReplyChannel | None,
         metadata: Struct | None,
         sections: Sequence[Section[R]],
-        is_awaited: bool,
     ) -> NewTask[R]:
         """Return the new task for a message without a task id.
 
@@ -400,7 +398,6 @@ class NewTasks:
         scope = caller.scope(self._agent.name)
         request = with_ids(params, caller.tenant, task_id, params.message.context_id or str(uuid4()))
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
-        parent_id, cancels, is_called = parent_named_in(request.message)
         run_sections = sections_for_run(RunRef(task_id, 1), options)
         create = partial(
             create_task,
@@ -416,12 +413,12 @@ class NewTasks:
             sections=[
                 *sections,
                 *sections_for_message(self._agent, self._keys, scope, params),
+                *creation_sections(params.message, sections),
                 *run_sections.values(),
             ],
             serialize_context=self._agent.serialize_context,
             is_nearly_full=is_nearly_full,
             reply_channel=reply_channel,
-            parent=Parent(parent_id, cancels, is_awaited, is_called) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
         )
         return NewTask(create, options, run_sections)
 
@@ -478,6 +475,14 @@ def sections_for_message(
     """Return the sections of the agent's features for the client's unchanged request."""
     sections = (feature.section_for_message(keys, scope, request) for feature in agent.features)
     return [section for section in sections if section is not None]
+
+
+def creation_sections(message: Message, given: Sequence[Section[Any]]) -> list[Section[Any]]:
+    """Return the sections that the metadata of the first message of a task turns on, except those of a class of which
+    the caller has `given` a section."""
+    kinds = {type(section) for section in given}
+    sections = (section_of(message) for name, section_of in CREATION_SECTIONS.items() if name in message.metadata)
+    return [section for section in sections if section is not None and type(section) not in kinds]
 
 
 def messages_with_arguments(task: Task, message: Message | None) -> list[Message]:

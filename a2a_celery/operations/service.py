@@ -97,7 +97,6 @@ class TaskService:
         reply_channel: ReplyChannel | None = None,
         metadata: Struct | None = None,
         sections: Sequence[Section[R]] = (),
-        is_awaited: bool = False,
     ) -> Accepted | Known | R | Refusal:
         """Create a task for a valid message without a task id, and publish its first run.
 
@@ -108,8 +107,7 @@ class TaskService:
             task_id: Id of the new task.
             reply_channel: Notification channel of the calling gateway, or None.
             metadata: Metadata of the task, or None.
-            sections: Sections of the caller, which come before the sections of the agent's features.
-            is_awaited: True if the parent of the task waits for it.
+            sections: Sections of the caller, which come before the sections of features for the message.
 
         Returns:
             The accepted message, `Known` if the message or the id was accepted before, or the reply of a section.
@@ -128,7 +126,6 @@ class TaskService:
             reply_channel=reply_channel,
             metadata=metadata,
             sections=[*(section(scope) for section in self._admission), *sections],
-            is_awaited=is_awaited,
         )
         reply = await self.store.run(await built(params, new.create))
         if isinstance(reply, Accepted):

@@ -45,7 +45,7 @@ class TaskSubmitter:
         caller: Caller,
         *,
         task_id: str = "",
-        is_awaited: bool = False,
+        sections: Sequence[Section[Refusal]] = (),
     ) -> tuple[str, str]:
         """Create a task and publish its run. A run that the broker does not accept is published by a watcher.
 
@@ -57,8 +57,7 @@ class TaskSubmitter:
             caller: Caller who will own the task.
             task_id: Id of the new task, or "" for a new id. A repeated call with the same id creates no second task.
                 The id identifies the call: the message of a repeated call may differ, and is not stored.
-            is_awaited: True if the parent of the task waits until the task has ended or waits for its client. A task
-                that would then wait for itself in its context is refused.
+            sections: See `TaskService.create`.
 
         Returns:
             The ids of the task and of its context.
@@ -70,7 +69,8 @@ class TaskSubmitter:
             StoreUnavailable: The store is unavailable. The task may have been created.
         """
         task_id = task_id or str(uuid4())
-        answer = await self.create(agent_name, params, caller, task_id, is_awaited=is_awaited)
+        answer = await self.create(agent_name, params, caller, task_id, sections=sections)
+        assert not isinstance(answer, Refusal)
         if isinstance(answer, Accepted):
             return answer.task.id, answer.task.context_id
         scope = caller.scope(agent_name)
@@ -89,7 +89,6 @@ class TaskSubmitter:
         *,
         metadata: Struct | None = None,
         sections: Sequence[Section[R]] = (),
-        is_awaited: bool = False,
     ) -> Accepted | Known | R:
         """Create a task and publish its run; see `submit` and `TaskService.create`.
 
@@ -106,7 +105,6 @@ class TaskSubmitter:
             task_id,
             metadata=metadata,
             sections=sections,
-            is_awaited=is_awaited,
         )
         if isinstance(answer, Refusal):
             raise error_of(answer)

@@ -186,20 +186,6 @@ class Keys:
         return f"{self.prefix}:pauses"
 
     @property
-    def ended_parents(self) -> str:
-        """Sorted set of the tags of tasks that ended without a result, or of which a message interrupted a turn, scored
-        by the time at which a watcher cancels their children.
-
-        A watcher removes a task that has no live child to cancel.
-        """
-        return f"{self.prefix}:ended_parents"
-
-    @property
-    def ended_parent_notifications(self) -> str:
-        """Channel that receives a message for each task that is added to `ended_parents`."""
-        return f"{self.ended_parents}:notifications"
-
-    @property
     def resubmittable(self) -> str:
         """Sorted set of the tags of FAILED tasks that can be resubmitted, scored by the end of their retention period.
 

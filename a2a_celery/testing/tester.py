@@ -30,7 +30,7 @@ from ..lifecycle.client_events import client_event
 from ..lifecycle.events import stream_response
 from ..lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, NEXT_ATTEMPT_AT, WAITS_FOR
 from ..lifecycle.references import RunRef
-from ..lifecycle.signals import CHILD_SIGNAL
+from ..lifecycle.signals import kind_of_signal
 from ..lifecycle.states import WORKING
 from ..operations.publication import RunPublisher
 from ..operations.service import TaskService
@@ -38,7 +38,6 @@ from ..store import Keys
 from ..store.log.pages import read_log
 from ..store.tasks.commands import read_task
 from ..watcher.celery.results import Observation, Progress, Results
-from ..watcher.child_canceller import ChildCanceller
 from ..watcher.dispatcher import Dispatcher
 from ..watcher.recoverer import PauseExpirer, Recoverer, delay_after
 from ..watcher.role_loop import Role
@@ -324,12 +323,12 @@ class AgentTester:
         store, keys, clock = self._store, self._keys, self.clock
         results = NoResults(store, keys, self.a2a.celery)
         runs = RunPublisher(publisher, store, keys, self._settings, clock)
+        service = TaskService(self.a2a.agents, self._settings, store, keys, runs)
         return [
             Recoverer(store, keys, publisher=publisher, clock=clock),
             Dispatcher(store, keys, publisher, self._settings.redispatch_after, results, clock=clock),
-            *(role(store, keys) for role in ROLES),
             PauseExpirer(store, keys),
-            ChildCanceller(TaskService(self.a2a.agents, self._settings, store, keys, runs)),
+            *(role(service) for role in ROLES),
         ]
 
     async def _tick(self) -> None:
@@ -485,8 +484,8 @@ def _own_metadata(update: Task | TaskStatusUpdateEvent, key: str) -> str:
 
 def _called_task_id(update: Task | TaskStatusUpdateEvent) -> str | None:
     """Return the id of the task of the called agent for which an agent waits, or None if the agent waits for none."""
-    signal = _own_metadata(update, WAITS_FOR)
-    return signal.removeprefix(CHILD_SIGNAL) if signal.startswith(CHILD_SIGNAL) else None
+    kind, task_id = kind_of_signal(_own_metadata(update, WAITS_FOR))
+    return None if kind == "signal" else task_id
 
 
 def _answer(result: Result, content: Content) -> Message:

@@ -28,7 +28,6 @@ from .archiver import Archiver, BlobRemover
 from .celery.result_listener import ResultListener
 from .celery.results import CanvasFinalizer, Results
 from .celery.revoke_listener import RevokeListener
-from .child_canceller import ChildCanceller
 from .dispatcher import Dispatcher
 from .metrics import WatcherMetrics
 from .recoverer import PauseExpirer, Recoverer
@@ -75,6 +74,9 @@ class Watcher:
             return
         results = Results(store, keys, self._app)
         heartbeat = Heartbeat(store, keys, self._settings, alive_file)
+        runs = RunPublisher(self._publisher, store, keys, self._settings)
+        service = TaskService({}, self._settings, store, keys, runs)
+        feature_roles = [role(service) for role in ROLES]
         roles = [*self.task_roles(store, keys, results), heartbeat]
         if self._settings.blob_url is not None:
             roles.append(BlobRemover(store, keys, blobs, self.metrics))
@@ -82,10 +84,10 @@ class Watcher:
             roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.metrics))
         notifications = PubSubListener(self._settings.store_url)
         loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
-        ended_parents = notifications.listen(keys.ended_parent_notifications)
-        runs = RunPublisher(self._publisher, store, keys, self._settings)
-        canceller = ChildCanceller(TaskService({}, self._settings, store, keys, runs))
-        loops.append(RoleLoop(canceller, ended_parents, self.metrics))
+        loops += [
+            RoleLoop(role, notifications.listen(role.channel) if role.channel else None, self.metrics)
+            for role in feature_roles
+        ]
         services = RoleServices(self._settings, store, keys, self.metrics, notifications)
         loops += [loop for loops_of in LOOPS for loop in loops_of(services)]
         for loop in loops:
@@ -139,7 +141,6 @@ class Watcher:
         return [
             Recoverer(store, keys, settings.lease_ttl, self._publisher),
             dispatcher,
-            *(role(store, keys) for role in ROLES),
             PauseExpirer(store, keys),
             CanvasFinalizer(store, keys, results),
             Sampler(store, keys),

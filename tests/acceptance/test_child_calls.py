@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from a2a_celery.features.families.family import read_family
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, WORKING
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.tasks.family import read_family
 from tests.acceptance.test_families import KEYS, Families, families  # noqa: F401
 from tests.support.clients.talk import cancel, read, send, state
 from tests.support.processes.fleet import ASYNCIO_POOL, running_fleet

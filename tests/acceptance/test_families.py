@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from a2a_celery.lifecycle.outcomes import CANCELED_BY_PARENT
+from a2a_celery.features.families.family import Family, read_family
+from a2a_celery.lifecycle.outcomes import CANCELED_WITH_RUN
 from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.tasks.commands import read_task
-from a2a_celery.store.tasks.family import Family, read_family
 from tests.support.clients.operator import Operator
 from tests.support.clients.talk import HEADERS, cancel, read, send, state
 from tests.support.processes.fleet import Fleet, Gateway, running_fleet
@@ -84,7 +84,7 @@ def require_canceled_family(families: Families, parent_id: str) -> None:
     families.reaches(grandchild, CANCELED)
     stored_task = families.store.run(read_task(KEYS, None, relay))
     assert stored_task is not None
-    assert stored_task[0].status.message.parts[0].text == CANCELED_BY_PARENT
+    assert stored_task[0].status.message.parts[0].text == CANCELED_WITH_RUN
     assert families.family(survivor).task.state == WORKING
     cancel(families.gateway, "waits", {"id": survivor})
 

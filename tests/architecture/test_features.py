@@ -15,6 +15,14 @@ NAMES = {
         r"features\.dead_letters|(?<!:)(?<!a2a_)[Dd]ead[ _]?[Ll]etter|DEAD_LETTER|requeue_(?:task|note|page)"
         r"|RequeuedTask|requeued_as|requeuedFrom|REQUEUED_FROM|move_called_children"
     ),
+    "families": (
+        r"features[./]families\b|\b[Tt]ask_?[Ff]amil(?:y|ies)|read_family|[Cc]hild[ _]?[Tt]asks?\b|is_awaited"
+        r"|Child(?:Call|Section|Canceller|Failed|Interrupted|Refused)\b|OrphanedChild|child_canceller|CHILD_SIGNAL"
+        r"|name_parent|parent_named|remove_parent|PARENT_TASK_ID|CANCEL_WITH_PARENT|cancel_with_parent|BY_PARENT"
+        r"|\bparent_(?:id|arguments)\b|ended_parent|CallMethods|BegunCall|begin_call|AgentCall|agent_call"
+        r"|waits_for_itself|WAITS_FOR_ITSELF|\b[Pp]arent (?:task|of the (?:new )?task)|(?:its|their) parents?\b"
+        r"|lifecycle[./]parents"
+    ),
     "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
     "limits": r"features[./]limits\b|TaskLimits|TASK_LIMIT|owner_max_(?:concurrent|stored)|agent_max_queue|owner_bytes",
     "publish_on_accept": (
@@ -56,13 +64,16 @@ NAMES = {
 """Pattern of the names of each feature, by its folder."""
 
 USERS = {
+    "families": (
+        "a2a_celery/features/dead_letters/",  # the task as which a dead letter is requeued uses its called children
+        "a2a_celery/features/idempotency/",  # the digest of a message excludes its parent
+    ),
     "retries": (  # the options of durable steps, and the delays of ticks
         "a2a_celery/features/schedules/",
         "a2a_celery/features/steps/",
     ),
     "steps": (  # waits and calls record their results in the journal
-        "a2a_celery/execution/agents/calls.py",
-        "a2a_celery/execution/agents/turn.py",
+        "a2a_celery/features/families/",
         "a2a_celery/features/questions/",
         "a2a_celery/features/waits/",
     ),
@@ -83,12 +94,13 @@ WIRING = [*LISTS, ROOT / PACKAGE / "__init__.py"]
 """Modules that list the features, and the public names of the package."""
 
 BESIDE = (
-    "a2a_celery/app.py",  # describes the options of agents
-    "a2a_celery/client/",  # describes the options of remote agents
+    "a2a_celery/app.py",  # describes the options of agents and of `submit`
+    "a2a_celery/client/",  # describes the options of remote agents, whose tasks name their parents
     "a2a_celery/errors.py",  # defines the public errors
     "a2a_celery/lifecycle/answers.py",  # clients and servers share the form and the validation of answers, and metadata
     "a2a_celery/lifecycle/questions.py",
     "a2a_celery/lifecycle/own_metadata.py",
+    "a2a_celery/lifecycle/parents.py",
     "a2a_celery/frameworks/",  # adapters call the public methods of a `Turn`
     "a2a_celery/settings/__init__.py",  # declares all settings
     "a2a_celery/store/scripts/admin/migrate_to_",  # names the fields of older schemas

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -27,7 +28,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from a2a_celery.agent_calls import AgentCalls
 from a2a_celery.caller import Caller
 from a2a_celery.cli.output import error_line
 from a2a_celery.client import (
@@ -44,7 +44,7 @@ from a2a_celery.client import (
 from a2a_celery.client.connection.turn_stream import MAX_BACKOFF, MAX_SILENCE_TIMEOUT, SILENCE_TIMEOUT
 from a2a_celery.client.session import DEADLINE
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
-from a2a_celery.execution.agent_caller import ChildCall
+from a2a_celery.features.families.agent_calls import AgentCalls, ChildCall
 from tests.support.agents.basic import card
 from tests.support.clocks import ManualClock, ShortSleepClock
 from tests.support.processes.grpc_agent import grpc_agent
@@ -141,7 +141,7 @@ async def test_a_wrong_field_of_version_0_3_is_an_error(streaming: bool) -> None
 @pytest.mark.parametrize("task", [{}, {"id": "t"}], ids=json.dumps)
 async def test_a_called_task_without_an_id_or_a_status_is_not_completed(task: dict[str, Any]) -> None:
     """A task without a state must not be confused with a direct message, which has no state either."""
-    calls = AgentCalls(cast(Any, None), cast(Any, None))
+    calls = AgentCalls(cast(Any, SimpleNamespace(run=SimpleNamespace(tasks=()))))
     async with odd_peer(lambda method: {"task": task} if method == "SendMessage" else task) as agent:
         call = ChildCall(agent, "hello", "", key="k", caller=Caller(), parent_id="p")
         with pytest.raises(InvalidResponse, match=r"without a status|neither a task"):

@@ -50,8 +50,10 @@ class Task:
         claim = await self.scene.seeds.claim_run(self.task_id, run=self.run, max_attempts=100)
         claim = replace(claim, caller=Caller(user="ann").to_json())
         self.task_id = claim.ref.task_id
-        events = self.scene.open(claim, settings=self.settings, calls=self.calls)
+        events = self.scene.open(claim, settings=self.settings)
         self.open_run = run = self.scene.run_of(events)
+        if self.calls is not None:
+            run.add_feature(self.calls)
         results: list[Any] = []
 
         async def execute() -> Outcome:

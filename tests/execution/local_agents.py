@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from a2a.types import Task
@@ -14,7 +15,6 @@ from a2a_celery import A2A
 from a2a_celery.caller import Caller
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.execution.process.forced_stop import new_runner_id
-from a2a_celery.execution.process.run_host import RunHost
 from a2a_celery.execution.process.worker_process import WorkerProcess
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import AsyncStore, Keys
@@ -33,17 +33,10 @@ class LocalAgents:
         self.seeds = Seeds(store, keys)
         self._process: WorkerProcess | None = None
 
-    def perform_with(self, clock: Clock = SYSTEM_CLOCK, calls: Any = None) -> None:
-        """Perform the runs with `clock`, and with `calls` as the caller of agents unless it is None. Call this method
-        before the first run."""
+    def perform_with(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Perform the runs with `clock`. Call this method before the first run."""
         worker = self.a2a.worker()
-
-        def new_host() -> RunHost:
-            host = worker.new_host(new_runner_id(""), clock=clock)
-            host.calls = calls or host.calls
-            return host
-
-        process = self._process = WorkerProcess(new_host)
+        process = self._process = WorkerProcess(partial(worker.new_host, new_runner_id(""), clock=clock))
         worker.simulated = lambda: process
 
     def close(self) -> None:

@@ -99,7 +99,6 @@ class Scene:
         working: bool = True,
         on_message: OnMessage = "queue",
         clock: Clock | None = None,
-        calls: Any = None,
     ) -> tuple[Claim, RunEventQueue]:
         """Claim a run and open its event queue. Without a `clock`, the queue waits at most 10 ms for the store."""
         claim = claim or await self.seeds.claim_run(working=working, steering=on_message == "steer")
@@ -107,7 +106,6 @@ class Scene:
         events = self.open(
             claim,
             clock=clock,
-            calls=calls,
             hold=hold,
             answer_allowed=not delivers_messages,
             ends_on_return=delivers_messages,
@@ -120,12 +118,11 @@ class Scene:
         *,
         settings: Settings = SETTINGS,
         clock: Clock | None = None,
-        calls: Any = None,
         hold: float = LONG,
         **options: Any,
     ) -> RunEventQueue:
         """Return the event queue of a claimed run, with `options` for the queue."""
-        run = OpenRun(self.gate, self.keys, claim, settings, AGENT, clock=clock or ShortSleepClock(), calls=calls)
+        run = OpenRun(self.gate, self.keys, claim, settings, AGENT, clock=clock or ShortSleepClock())
         events = RunEventQueue(run, hold=hold, **options)
         self.opened.append(events)
         self._runs[events] = run

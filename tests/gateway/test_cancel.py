@@ -9,7 +9,7 @@ import pytest
 
 from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_WITH_RUN
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.local_agents import local_agents
 from tests.support.clients.bindings import message_json
@@ -20,7 +20,7 @@ from tests.support.clients.bindings import message_json
     [
         ({}, CANCELED_BY_CLIENT),
         ({"metadata": {"canceledBy": "somebody"}}, CANCELED_BY_CLIENT),
-        ({"metadata": {"canceledBy": "parent"}}, CANCELED_BY_PARENT),
+        ({"metadata": {"canceledBy": "parent"}}, CANCELED_WITH_RUN),
     ],
 )
 async def test_the_status_text_names_the_canceller(

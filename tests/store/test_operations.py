@@ -13,6 +13,8 @@ from a2a.types import TaskStatusUpdateEvent
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.features.families.child_canceller import acquire_ended_parents
+from a2a_celery.features.families.family import read_family
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.features.questions.reminder_poster import post_reminders
 from a2a_celery.features.schedules.section import skipped_ticks
@@ -64,12 +66,11 @@ from a2a_celery.store.tasks.commands import (
     request_cancel,
     unlist_task,
 )
-from a2a_celery.store.tasks.family import acquire_ended_parents, read_family
 from a2a_celery.store.tasks.waiting import list_waiting
+from tests.features.families.test_store import child_of
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
 from tests.store.operations_on_suspensions import SUSPENSION_OPERATIONS
-from tests.store.test_family import child_of
 from tests.support.store.scripts import script_files
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 

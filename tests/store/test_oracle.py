@@ -82,8 +82,8 @@ MUTATIONS = {
         "if false then return {'repeated'",
     ),
     "the children of an ended task are not cancelled": (
-        "lib/family.lua",
-        "redis.call('ZADD', list, micros(now()), tag)",
+        "lib/cleanup.lua",
+        "redis.call('ZADD', set, micros(now()), task_tag(keys))",
         "",
     ),
     "one task more than the limit is accepted": (

@@ -259,7 +259,7 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
         dump = load(DUMP, client)
     first, second, third = pending(2)
     await asyncio.to_thread(migrate, sync_store, keys, first, 2)
-    packed_count = len([key async for key in store.redis.scan_iter("a2a:*:log", _type="string")])
+    logs = [key.decode() async for key in store.redis.scan_iter("a2a:*:log", _type="string")]
     waiting = (entry["task"]["id"] for entry in dump["tasks"] if "INPUT" in entry["task"]["status"]["state"])
     live = keys.task(next(waiting))
     records = [keys.task(entry["task"]["id"]).record for entry in dump["tasks"]]
@@ -267,8 +267,9 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     assert questions
     await store.redis.hset(live.record, "schedule_index", "a2a:schedule:weekly:")
     run_step = partial(asyncio.to_thread, migrate, sync_store, keys, second, 3)
+    changed = {live.record, *questions, *(f"{log.removesuffix('log')}task" for log in logs)}
 
-    assert await run_step(dry_run=True, page_size=7) == packed_count + len(questions) + 1 > 10
+    assert await run_step(dry_run=True, page_size=7) == len(changed) > 10
     await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
 
     assert await run_step(page_size=7) == 0
@@ -291,7 +292,7 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     await store.redis.flushall()  # the keys have the prefix of the dump
 
 
-async def test_schema_5_removes_what_can_be_derived(
+async def test_schema_5_removes_what_can_be_derived_and_converts_children(
     store: AsyncStore, sync_store: SyncStore, redis_server: EmbeddedRedis
 ) -> None:
     keys = Keys("a2a")
@@ -304,13 +305,16 @@ async def test_schema_5_removes_what_can_be_derived(
     records = [key async for key in store.redis.scan_iter("a2a:*:task")]
     derived = ("leases", "dispatch", "scope_index", "context_index")
     with_keys = [record for record in records if await store.redis.hexists(record, "leases")]
+    parents = [record for record in records if await store.redis.hexists(record, "children")]
+    assert parents
 
-    assert await run_step(dry_run=True, page_size=7) == len(with_keys) > 1
+    assert await run_step(dry_run=True, page_size=7) == len({*with_keys, *parents}) > 1
     await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
 
     assert await run_step(page_size=7) == 0
     for record in records:
         assert await store.redis.hmget(record, *derived) == [None] * 4
+    assert {await store.redis.hget(record, "cleanup") for record in parents} == {b"ended_parents"}
     await require_schema(store, keys)
     for record in with_keys:
         task_id, context, scope = await store.redis.hmget(record, "task_id", "context", "scope")

@@ -7,12 +7,12 @@ import logging
 
 import pytest
 
+from a2a_celery.features.families.section import ChildSection
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.store.tasks.commands import create_task
-from a2a_celery.store.tasks.family import Parent
 from a2a_celery.watcher.metrics import WatcherMetrics
 from tests.support.store.dispatcher_setup import DUE_NOW_US, Broker, dispatcher
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, request, status
@@ -59,10 +59,10 @@ async def resume_parent(suspensions: Suspensions) -> RunRef:
         request(task_id=child_id, context_id=CONTEXT),
         caller=b"{}",
         retention=RETENTION,
-        parent=Parent(claim.ref.task_id, cancels=True),
+        sections=[ChildSection.of(claim.ref.task_id)],
     )
     await seeds.store.run(create_child)
-    await suspensions.suspend_run(claim, wait_for(f"child/{child_id}"))
+    await suspensions.suspend_run(claim, wait_for(f"child/{child_id}", task_id=child_id))
     await seeds.settle_run(await seeds.claim_run(child_id), status(COMPLETED))
     return RunRef(claim.ref.task_id, 2)
 

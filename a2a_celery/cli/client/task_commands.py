@@ -41,6 +41,7 @@ from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, 
 from ...client.connection.transports import ANY_HOST, Credentials, CredentialsInterceptor, tenant_error
 from ...client.errors import translate_errors
 from ...errors import ConfigError
+from ...features.commands import TASK_VIEWS
 from ...lifecycle.json_values import INEXACT, inexact_place
 from ...lifecycle.outcomes import WORKER_LOST
 from ..app_loader import dev_url, load_a2a, unknown_agent
@@ -48,7 +49,7 @@ from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
 from ..operator.list_tasks import STORE_MODES, with_list_options
 from ..operator.selection import selecting
-from ..operator.stored_task import cancel_task, show_execution, show_task, show_tree, tail_task, with_store_options
+from ..operator.stored_task import cancel_task, show_execution, show_task, tail_task, with_store_options
 from ..options import with_options
 from ..output import STATE_PREFIX, TASKS, EventPrinter, error_line, print_task, printable
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
@@ -228,7 +229,7 @@ async def send(
 
 
 @click.command()
-@with_store_options(tree=show_tree, execution=show_execution, store=show_task)
+@with_store_options(**{name: view.show for name, view in TASK_VIEWS.items()}, execution=show_execution, store=show_task)
 @client_command
 @click.argument("task", shell_complete=complete_open_task)
 @_one_agent

@@ -1,4 +1,4 @@
-"""``a2a get TASK --store | --execution | --tree`` and ``a2a tail | cancel TASK --store``: access to a single task of
+"""``a2a get TASK --store | --execution`` and ``a2a tail | cancel TASK --store``: access to a single task of
 any caller, in the store.
 
 A gateway with authentication shows a task only to its owner, and an operator does not have the owner's credentials.
@@ -19,7 +19,7 @@ from ...agents import longest_grace
 from ...app import A2A
 from ...client import state_name
 from ...dispatch import Publisher
-from ...features.commands import TASK_NOTES
+from ...features.commands import TASK_NOTES, TASK_VIEWS
 from ...lifecycle.execution import ENDS, process_of, worker_of
 from ...lifecycle.references import Scope
 from ...lifecycle.states import TERMINAL
@@ -28,10 +28,9 @@ from ...store import Keys, SyncStore
 from ...store.runs.release import Steps, read_steps
 from ...store.runs.step_durations import StepDuration, step_durations
 from ...store.tasks.commands import read_task
-from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ...submission import Submissions
 from ..options import Decorator
-from ..output import EventPrinter, Table, duration, json_line, print_task, printable
+from ..output import EventPrinter, Table, duration, print_task, printable
 from .cancel_all import BEYOND_GRACE, cancel_tasks
 from .selection import missing_task, operator_store, refuse_gateway_options, run_on_service, with_store_mode
 
@@ -41,17 +40,12 @@ StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
 HELP = {
     "store": "Use the task of any caller, for operators.",
     "execution": "Show the steps of its runs: state, time, duration and worker.",
-    "tree": "Show its parents and child tasks with their states.",
+    **{name: view.help for name, view in TASK_VIEWS.items()},
 }
 """Help of each option of `with_store_options`."""
 
 UNKNOWN_DURATION = "lost"
 """Text that is shown as the duration of a step if the next step was not recorded."""
-
-MAX_TREE = 1000
-"""Maximum number of tasks that --tree shows."""
-
-NOT_STORED = "not in the store"
 
 
 def with_store_options(**functions: StoredTaskCommand) -> Decorator:
@@ -193,50 +187,3 @@ def show_execution(context: click.Context, task_id: str, agent: str | None, as_l
     table = Table(STEP_COLUMNS, partial(_step_fields, task_id=task_id, agent=steps.agent), times=["WHEN"])
     empty = "no step is recorded yet: no run has begun, or one has just begun"
     table.print(list(step_durations(steps)), as_lines, empty)
-
-
-def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, str, Relative]]:
-    """Yield the tasks of a family as (depth, parent id, task), starting with the topmost known ancestor, which may no
-    longer be in the store."""
-    root = family
-    for _ in range(MAX_DEPTH):
-        above = None if root.parent is None else store.run(read_family(keys, None, root.parent.task_id))
-        if above is None:
-            break
-        root = above
-    if root.parent is not None:
-        yield 0, "", root.parent
-    first_depth = 0 if root.parent is None else 1
-    pending = [(first_depth, root.parent.task_id if root.parent else "", root.task)]
-    while pending:
-        depth, parent_id, task = pending.pop()
-        yield depth, parent_id, task
-        relatives = root if task is root.task else store.run(read_family(keys, None, task.task_id))
-        children = () if relatives is None else relatives.children
-        pending += [(depth + 1, task.task_id, child) for child in reversed(children)]
-
-
-def show_tree(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    """Print a task with its ancestors and descendants."""
-    with operator_store(context, agent) as (a2a, store, keys):
-        family = store.run(read_family(keys, None, task_id))
-        if family is None or agent not in (None, family.task.agent):
-            raise missing_task(a2a, task_id, agent)
-        for number, (depth, parent_id, task) in enumerate(tree(store, keys, family)):
-            if number == MAX_TREE:
-                click.echo(
-                    f"the tree has more than {MAX_TREE} tasks: pass the id of a task lower in the tree", err=True
-                )
-                return
-            if as_lines:
-                fields = {"depth": depth, "parent": parent_id or None}
-                click.echo(json_line(task.to_dict() | fields))
-            else:
-                click.echo(_relative_line(depth, task, is_named=task.task_id == task_id))
-
-
-def _relative_line(depth: int, task: Relative, *, is_named: bool) -> str:
-    state = NOT_STORED if task.state is None else state_name(task.state)
-    survives = "" if task.cancels else "  not cancelled with its parent"
-    agent = f"  {task.agent}" if task.agent else ""
-    return printable(f"{'  ' * depth}{task.task_id}{agent}  {state}{survives}{'  <' if is_named and depth else ''}")

@@ -13,10 +13,10 @@ from a2a.types import Message, Part, Role
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
-from ...child_tasks import name_parent
 from ...lifecycle.events import jsonable, parts_of
 from ...lifecycle.fold import joined_texts
 from ...lifecycle.json_values import portable
+from ...lifecycle.parents import name_parent
 from ...lifecycle.states import CANCELED, FAILED, REJECTED
 from ..errors import RemoteError
 from ..result import Result

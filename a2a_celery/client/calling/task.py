@@ -27,10 +27,11 @@ from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 
-from ...child_tasks import CURRENT_CHILDREN, parent_of_root
 from ...clock import SYSTEM_CLOCK
+from ...current_run import CURRENT_RUN
 from ...errors import ConfigError
 from ...integrations.celery import is_registered
+from ...lifecycle.references import RunRef
 from ...telemetry.tracing import trace_to_keep
 from ..connection.transports import tenant_error, trace_of_current_run
 from ..errors import AgentUnreachable, CallRefused, InvalidResponse, RemoteError
@@ -118,15 +119,15 @@ class CallTask(Task):  # type: ignore[misc]
                 f"{self.name}: pass the URL by name, kwargs={{'url': …}}, or create the step with .s(url, …)"
             )
         cancel_with_parent = options.pop("cancel_with_parent", True)
-        children = CURRENT_CHILDREN.get()
+        run = CURRENT_RUN.get()
         headers = trace_of_current_run() | (options.pop("headers", None) or {})
         if not cancel_with_parent:
             headers[SURVIVES_PARENT] = True
-        if children is not None and not options.get("root_id"):
-            options["root_id"] = children.run_name  # the root of all steps of a canvas
+        if run is not None and not options.get("root_id"):
+            options["root_id"] = run.name  # the root of all steps of a canvas
         step = super().apply_async(args, kwargs, *rest, headers=headers, **options)
-        if children is not None and cancel_with_parent:
-            children.add(f"step {step.id}", lambda: asyncio.to_thread(step.revoke, terminate=True))
+        if run is not None and cancel_with_parent:
+            run.add(f"step {step.id}", lambda: asyncio.to_thread(step.revoke, terminate=True))
         return step
 
     def run(
@@ -208,12 +209,13 @@ class CallTask(Task):  # type: ignore[misc]
 
         If an agent has published the canvas of the step, the message contains the id of the agent's task as the parent.
         """
+        root = RunRef.of(str(self.request.root_id))
         return message_of(
             content,
             self.message_id_of(self.request.id),
             task_id,
             context_id,
-            parent_id=parent_of_root(self.request.root_id),
+            parent_id="" if root is None else root.task_id,
             cancel_with_parent=not getattr(self.request, SURVIVES_PARENT, False),
         )
 

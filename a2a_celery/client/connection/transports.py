@@ -27,7 +27,7 @@ from a2a.utils.constants import PROTOCOL_VERSION_0_3, TransportProtocol
 from packaging.version import InvalidVersion, Version
 
 from ...caller import API_KEY_HEADER
-from ...child_tasks import CURRENT_CHILDREN
+from ...current_run import CURRENT_RUN
 from ...errors import ConfigError
 from ...telemetry.tracing import trace_to_keep
 from ..errors import InvalidResponse, NoTransport
@@ -142,8 +142,8 @@ class TraceInterceptor(ClientCallInterceptor):
 
 def trace_of_current_run() -> dict[str, str]:
     """Return the trace headers of the current agent run, or an empty dict outside a run."""
-    children = CURRENT_CHILDREN.get()
-    return {} if children is None else trace_to_keep(children.trace_of_run())
+    run = CURRENT_RUN.get()
+    return {} if run is None else trace_to_keep(run.trace())
 
 
 def _api_key_header(card: AgentCard | None) -> str:

@@ -48,11 +48,6 @@ class BlockingTurn(BlockingTurnMethods):
         self._raise_if_cancelled()
         return self._turn.tool_call(name)
 
-    def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
-        """See `Turn.call`."""
-        pending_call = self._turn._begin_call(agent, message, context_id, tenant)
-        return self._wait_for(lambda: self._turn._perform_call(*pending_call))
-
     def artifact(self, content: Any, **options: Any) -> str:
         """See `Turn.artifact`."""
         return self._wait_for(lambda: self._turn.artifact(content, **options))

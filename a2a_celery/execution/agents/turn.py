@@ -12,20 +12,16 @@ from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, Ta
 from google.protobuf.json_format import MessageToDict
 
 from ...caller import Caller
-from ...errors import ConfigError, InputRequired, SuspendRun
-from ...features.steps.journal import JournalCall
+from ...errors import InputRequired, SuspendRun
 from ...features.turn import TurnMethods
 from ...lifecycle.events import parts_of, portable_metadata
 from ...lifecycle.json_values import portable_text
 from ...lifecycle.outcomes import agent_message
 from ...lifecycle.states import WORKING
-from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..open_run import OpenRun
 from .blocking_turn import BlockingTurn
-from .calls import KIND as CALL
-from .calls import perform_call
 from .running_agent import CURRENT as RUNNING_AGENT
 from .running_agent import loop_method
 
@@ -144,51 +140,6 @@ class Turn(TurnMethods):
     def tool_call(self, name: str) -> OpenStep:
         """Record a tool call that lasts for the block ``async with turn.tool_call("search"):``."""
         return self.execution.tool_call(name)
-
-    @loop_method
-    async def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
-        """Call another agent and return the result of its task.
-
-        The task is a child of this task and is cancelled with it. A later run of the turn finds the same child, or
-        receives the recorded result. While an agent of this app works, the run ends and frees its slot, as in `sleep`.
-        The run keeps its slot while it waits for a remote agent. See ``docs/durable-work.md``.
-
-        Args:
-            agent: Name of an agent of this app, URL of an agent, or `RemoteAgent`. An agent of this app is called
-                without HTTP, on behalf of this task's caller.
-            message: Text, bytes, JSON data, parts or a complete message.
-            context_id: Id of the child's context, or None for a new context.
-            tenant: Tenant of the request if `agent` is a URL, or None.
-
-        Returns:
-            The ``client.Result`` of the completed child, or of the message of a remote agent that created no task.
-
-        Raises:
-            ChildFailed: The child ended in a state other than COMPLETED.
-            ChildInterrupted: The child waits for input or an authorization. This is a subclass of `ChildFailed`.
-            ChildRefused: The agent refused the message, or the child would wait for itself in its context.
-            SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
-            RemoteError: A remote agent is unreachable.
-            ConfigError: There is no such agent, or the calling agent is a plain Celery task.
-            StepError: The result is too large to be recorded.
-            TypeError: `message` cannot be converted to an A2A message.
-        """
-        return await self._perform_call(*self._begin_call(agent, message, context_id, tenant))
-
-    def _begin_call(
-        self, agent: Any, message: Any, context_id: str | None, tenant: str | None
-    ) -> tuple[JournalCall, ChildCall]:
-        if self._run.calls is None:
-            raise ConfigError("turn.call is for function agents: a plain Celery task calls agents with a2a.submit")
-        self.stop_if_asking()
-        context_id, tenant = context_id or "", tenant or ""
-        arguments = (message, context_id, tenant) if tenant else (message, context_id)
-        entry = self.journal.begin(CALL, name_of(agent, tenant), arguments)
-        caller = Caller.from_json(self._run.claim.caller)
-        return entry, ChildCall(agent, message, context_id, entry.idempotency_key, caller, self.task_id, tenant)
-
-    async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
-        return await perform_call(self.journal, entry, child)
 
     def stop_if_asking(self) -> None:
         """Raise again the exception of the run's question or wait, if other code has caught the exception. Thread-safe.

@@ -246,8 +246,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         """Cancel the run without another attempt, because an operator revoked the request with terminate=True.
 
         Unless the operator chose a signal other than SIGTERM, an agent in a prefork child is stopped as if a client had
-        cancelled the task, so that its child tasks are also cancelled. An agent is also stopped in this way if the pool
-        cannot terminate calls and raises NotImplementedError. Celery reports the outcome when the agent has stopped.
+        cancelled the task, so that the work of the run is also cancelled. An agent is also stopped in this way if the
+        pool cannot terminate calls and raises NotImplementedError. Celery reports the outcome afterwards.
         """
         if not self.is_run:
             super().terminate(pool, signal)

@@ -24,7 +24,7 @@ from .settlement import PublishNext
 
 
 class RunRelease:
-    """Release of a run from its worker, so that the run is retried or waits for a time, a signal or a child task."""
+    """Release of a run from its worker, so that the run is retried or waits for a time, a signal or another task."""
 
     def __init__(self, run: OpenRun, events: RunEventQueue, publish: PublishNext) -> None:
         self._run = run

@@ -19,7 +19,7 @@ from ...lifecycle import (
 )
 from ...lifecycle.outcomes import OUTCOMES
 from ...lifecycle.references import RunRef
-from ...lifecycle.signals import CHILD_SIGNAL
+from ...lifecycle.signals import kind_of_signal
 from ...lifecycle.states import AUTH_REQUIRED
 from ...store.runs.commands import Claim
 from ...telemetry.logs import about
@@ -87,8 +87,8 @@ def _wait_reason(outcome: Outcome) -> str:
             return "asks for an authorization" if state == AUTH_REQUIRED else "asks for input"
         case Suspended(when, signal):
             until = f"until {datetime.fromisoformat(when).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if when else ""
-            child = signal.removeprefix(CHILD_SIGNAL)
-            target = f"for the signal {signal!r}" if child == signal else f"for the child task {child}"
+            kind, name = kind_of_signal(signal)
+            target = f"for the signal {name!r}" if kind == "signal" else f"for the {kind} task {name}"
             return " ".join(filter(None, ("waits", target if signal else "", until)))
         case _:
             return ""

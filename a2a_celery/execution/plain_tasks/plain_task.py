@@ -26,8 +26,8 @@ from celery.result import ResultBase
 
 from ...agents import Agent
 from ...caller import Caller
-from ...child_tasks import CURRENT_CHILDREN
 from ...concurrency import result_of
+from ...current_run import CURRENT_RUN
 from ...dispatch import Canvas, RunOptions, ignored_results
 from ...errors import EndRun
 from ...features.worker import CONTEXT_VARIABLES
@@ -100,7 +100,7 @@ class TaskAdapter:
     async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         self._loop = loop = asyncio.get_running_loop()
         self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.caller))
-        variables = (*CONTEXT_VARIABLES, CURRENT_CHILDREN, RUNNING_AGENT)
+        variables = (*CONTEXT_VARIABLES, CURRENT_RUN, RUNNING_AGENT)
         self._variables = [(variable, variable.get()) for variable in variables]  # the thread has a separate context
         self.turn.related_tasks = await run.own_tasks(self.turn.message.reference_task_ids)
         return_future: asyncio.Future[None] = loop.create_future()

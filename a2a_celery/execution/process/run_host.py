@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from os import getpid
+from types import MappingProxyType
 
 from ...agents import Agent
 from ...clock import SYSTEM_CLOCK, Clock
@@ -19,15 +20,18 @@ from ...lifecycle import Failure
 from ...lifecycle.outcomes import OUT_OF_TIME
 from ...lifecycle.references import RunRef
 from ...operations.publication import RunPublisher
+from ...operations.service import TaskService
+from ...operations.submitter import TaskSubmitter
 from ...settings import Settings
 from ...store import AsyncStore, Keys
 from ...store.blobs.blob_store import blobs_of
 from ...store.client.connection import TracedStore
+from ...store.log.follower import LogFollower
 from ...store.log.pubsub import PubSubListener
 from ...telemetry.logs import about
 from ...telemetry.names import Action
-from ..agent_caller import AgentCaller
 from ..agents.adapters import Adapter, make_adapter
+from ..open_run import TaskAccess
 from .forced_stop import RunEnder, Stop, end_process, in_pool_child
 from .leases import LeaseKeeper
 from .thread_cleanup import ThreadCleanup
@@ -97,7 +101,7 @@ class RunHost:
         cleanup: Cleanup after the code of agents, or None for none.
         lifespans: Lifespans to enter before the first agent is loaded.
         hooks: Hooks before and after each run, or None for none.
-        calls: Function that returns the `AgentCaller` of a host, or None if agents cannot call agents.
+        agents: Agents of the app, by name.
         store: Client of the store, or None to create one from `settings`.
         clock: Clock of the runs and their leases.
     """
@@ -110,7 +114,7 @@ class RunHost:
         cleanup: ThreadCleanup | None = None,
         lifespans: Sequence[Lifespan] = (),
         hooks: Hooks | None = None,
-        calls: Callable[[RunHost], AgentCaller] | None = None,
+        agents: Mapping[str, Agent] = MappingProxyType({}),
         *,
         store: AsyncStore | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -126,7 +130,8 @@ class RunHost:
         self.listener = PubSubListener(settings.store_url)
         self.runs = RunPublisher(publisher, self.store, self.keys, settings, clock, in_batches=True)
         self.leases = LeaseKeeper(self.store, self.keys, settings.lease_ttl, clock)
-        self.calls = calls(self) if calls is not None else None
+        service = TaskService(agents, settings, self.store, self.keys, self.runs)
+        self.tasks = TaskAccess(TaskSubmitter(service), LogFollower(self.store, self.keys, self.listener))
         self._ender = RunEnder(lambda: settings)
         self._lifespans = OpenLifespans(lifespans)
         self._adapters: dict[str, asyncio.Future[Adapter]] = {}

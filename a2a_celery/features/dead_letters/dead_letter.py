@@ -19,7 +19,8 @@ from ...store.codec import TaskToWrite, state_of, task_from_snapshot
 from ...store.keys import TaskKeys
 from ...store.operation import Operation
 from ...store.tasks.commands import TASK_ENDED_FIRST
-from ...store.verbs import Reply, TaskId, verb
+from ...store.verbs import Reply, Sections, TaskId, verb
+from ..families.section import ResubmissionSection
 
 REQUEUED_FROM = "requeuedFrom"
 """Id of the dead letter, in the metadata of the task as which it was requeued."""
@@ -143,6 +144,7 @@ def requeue_task(
         from_start=from_start,
         entries=entries,
         task=task,
+        sections=[ResubmissionSection()],
     )
 
 
@@ -159,6 +161,7 @@ def _requeue_task(
     from_start: bool,
     entries: Sequence[EntryArguments],
     task: TaskToWrite,
+    sections: Sections,
 ) -> Reply[Literal["requeued", "blocked", "gone"]]:
     """The content of each of the `entries` is a blob. The keys of the new task come first; see `tag_in`."""
     return Reply(lambda reply: cast(Literal["requeued", "blocked", "gone"], reply[0].decode()))

@@ -4,23 +4,7 @@
 --       | {'gone'}: the dead letter no longer exists
 --
 -- The record of a requeued dead letter has `requeued_as`, the id of the new task.
--- requires: blobs, context_queue, dispatch, family, full_store, journal, keys, options, publication, replacement, signals, stored_bytes, tasks, time, versions
-
--- Move the called children of a dead letter to the task `id` as which the dead letter is requeued. A watcher cancels the
--- other children.
-local function move_called_children(dead_keys, dead, keys, id)
-  if dead.depth then redis.call('HSET', keys.record, 'depth', dead.depth) end
-  local called, others = {}, {}
-  for child in string.gmatch(dead.children or '', '%S+') do
-    local record = keys_of(prefix_of(keys), string.match(child, '^[^!]+')).record
-    local is_called = redis.call('HEXISTS', record, 'called') == 1
-    local list = is_called and called or others
-    list[#list + 1] = child .. ' '
-    if is_called then redis.call('HSET', record, 'parent', id) end
-  end
-  if #called > 0 then redis.call('HSET', keys.record, 'children', table.concat(called)) end
-  if dead.children then redis.call('HSET', dead_keys.record, 'children', table.concat(others)) end
-end
+-- requires: blobs, context_queue, dispatch, full_store, journal, keys, options, publication, replacement, signals, stored_bytes, tasks, time, versions
 
 local missing = missing_blobs(new_keys)
 if missing then return missing end
@@ -53,9 +37,8 @@ add_size(r, keep_blobs(new_keys, r))
 replace_task(new_keys, r, task)
 if not from_start then
   redis.call('HSET', record, 'journal_origin', dead.journal_origin or dead.task_id)
-  move_called_children(dead_keys, dead, new_keys, task_id)
 end
-if dead.children then schedule_child_cancels(dead_keys, task_tag(dead_keys)) end
+resubmitted_sections(dead_keys, dead, new_keys, task_id, not from_start)
 if not from_start and tonumber(dead.journal_bytes or '0') > 0 then
   redis.call('RENAME', dead_keys.journal, new_keys.journal)
   redis.call('PERSIST', new_keys.journal)

@@ -1,5 +1,7 @@
 """Idempotency: a repeated message of an agent with an `idempotency_window` returns the first task or turn.
 
+The feature uses ``features/families``: a message is a repeated message even if another task is its parent.
+
 Source: A2A specification 3.3.1 (an agent may detect duplicates by the message id).
 """
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 from a2a.types import SendMessageConfiguration, SendMessageRequest
 from google.protobuf.json_format import MessageToDict
 
-from ...child_tasks import remove_parent
+from ...lifecycle.parents import remove_parent
 from ...lifecycle.references import Scope, quote_key_part
 from ...lifecycle.refusals import Reason, Refusal
 from ...store import Keys

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from ...store import AsyncStore, Keys
+from ...operations.service import TaskService
+from ...store import Keys
 from ...store.operation import Operation
 from ...store.verbs import Key, Reply, verb
 
@@ -39,10 +40,11 @@ class ReminderPoster:
 
     name = "reminder poster"
     every = 0.5
+    channel = ""
 
-    def __init__(self, store: AsyncStore, keys: Keys) -> None:
-        self._store = store
-        self._keys = keys
+    def __init__(self, service: TaskService) -> None:
+        self._store = service.store
+        self._keys = service.keys
 
     async def tick(self) -> None:
         """Post all due reminders."""

@@ -71,12 +71,15 @@ class ConfigSection(NamedTuple):
         return parse_refusal(task_id, reply)
 
 
+CONFIG_LIMIT_TEXTS = {"webhooks": "The limit of {} push notification configs is reached: delete one"}
+"""Text of the error by the name of the limit."""
+
+
 def parse_refusal(task_id: str, reply: Sequence[bytes]) -> Refusal | None:
     """Return the refusal in the reply of a script that saves a config, or None if the reply is no such refusal."""
     match reply:
         case [b"webhooks", maximum, wait_us]:
-            text = f"The limit of {int(maximum)} push notification configs is reached: delete one"
-            data = {"limit": "webhooks", "maximum": int(maximum), "retry_in": int(wait_us) / 1e6, "text": text}
+            data = {"limit": "webhooks", "maximum": int(maximum), "retry_in": int(wait_us) / 1e6}
             return Refusal(Reason.LIMITED, task_id, data)
         case [b"configs"]:
             text = f"a task has at most {MAX_PUSH_CONFIGS} push notification configs: delete one"

@@ -35,15 +35,16 @@ async def replay_webhook(request: OperatorRequest) -> dict[str, Any]:
     return delivery_json(delivery) | {"replayed": outcome == "replayed"}
 
 
-async def webhooks_of_task(store: AsyncStore, keys: Keys, task_id: str) -> list[dict[str, Any]]:
+async def webhooks_of_task(store: AsyncStore, keys: Keys, task_id: str) -> dict[str, Any]:
     """Return the deliveries to the webhooks of a task, with their attempts."""
     configs = await store.run(list_push_configs(keys, None, task_id))
     deliveries = await asyncio.gather(*(store.run(read_delivery(keys, task_id, config)) for config, _ in configs or ()))
-    return [
+    webhooks = [
         delivery_json(delivery) | {"attempts": [attempt_json(attempt) for attempt in delivery.attempts]}
         for delivery in deliveries
         if delivery is not None
     ]
+    return {"webhooks": webhooks}
 
 
 def delivery_json(delivery: Delivery) -> dict[str, Any]:

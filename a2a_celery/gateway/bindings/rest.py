@@ -142,13 +142,6 @@ async def get_task(handler: GatewayHandler, params: GetTaskRequest, context: Ser
     return _pieces(await task_json(await handler.on_get_task(params, context), meter_of(context)))
 
 
-async def get_task_family(
-    handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Return the parent and the children of a task."""
-    return JSONResponse(await handler.on_get_task_family(params, context))
-
-
 async def list_tasks(
     handler: GatewayHandler, params: ListTasksRequest, context: ServerCallContext, _: Request
 ) -> Response:
@@ -205,6 +198,6 @@ OPERATIONS = (
     RestOperation(("GET",), "/tasks/{id}", GetTaskRequest, get_task),
     RestOperation(("GET",), "/tasks", ListTasksRequest, list_tasks),
     RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
-    RestOperation(("GET",), "/families/{id}", GetTaskRequest, get_task_family),  # not part of the specification
+    # not part of the specification
     *map(rest_operation, FEATURE_OPERATIONS),
 )

@@ -9,11 +9,6 @@ from ...features.operations import SCHEMAS as FEATURE_SCHEMAS
 from ...lifecycle.signals import MAX_SIGNAL_ID
 from .schemas import COMPONENTS, STRING, Schema, list_schema, object_schema
 
-
-def _nullable(name: str) -> Schema:
-    return {"anyOf": [{"$ref": f"{COMPONENTS}{name}"}, {"type": "null"}]}
-
-
 _ENTRY = ("identifier", "displayName", "description", "version", "type", "url")
 
 SCHEMAS: dict[str, Schema] = {
@@ -30,21 +25,6 @@ SCHEMAS: dict[str, Schema] = {
         },
     ),
     "SignalResult": object_schema({"taskId": STRING, "resumed": {"type": "boolean"}}),
-    "RelatedTask": object_schema(
-        {
-            "id": STRING,
-            "agent": {"type": ["string", "null"]},
-            "state": _nullable("TaskState"),
-            "cancelWithParent": {"type": "boolean"},
-        }
-    ),
-    "TaskFamily": object_schema(
-        {
-            "id": STRING,
-            "parent": _nullable("RelatedTask"),
-            "children": list_schema({"$ref": f"{COMPONENTS}RelatedTask"}),
-        }
-    ),
     **FEATURE_SCHEMAS,
 }
 
@@ -73,9 +53,6 @@ EXTRA_OPERATIONS: dict[tuple[str, str], ExtraOperation] = {
     ),
     ("POST", "/tasks/{id}:signal"): ExtraOperation(
         "SendSignal", "Send a signal to a task that accepts signals of its client.", "SignalResult", "Signal", 202
-    ),
-    ("GET", "/families/{id}"): ExtraOperation(
-        "GetTaskFamily", "Return the parent and the children of a task.", "TaskFamily"
     ),
     **{
         (operation.method, operation.path.replace(":path}", "}")): ExtraOperation(

@@ -1,12 +1,12 @@
-"""Timeline of one task: its waits, steps, recorded results, events and relatives, and what features add."""
+"""Timeline of one task: its waits, steps, recorded results and events, and the parts of features."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ...features.gateway import TIMELINES
+from ...features.gateway import TIMELINE_PARTS
 from ...lifecycle import LogEntry
 from ...lifecycle.references import Scope
 from ...operations.errors import not_found
@@ -15,7 +15,6 @@ from ...store.log.pages import read_log
 from ...store.runs.journal import read_recorded
 from ...store.runs.release import read_steps
 from ...store.runs.step_durations import step_durations
-from ...store.tasks.family import read_family
 from .reports import (
     events_json,
     recorded_json,
@@ -27,8 +26,7 @@ from .waits import waits_of
 
 MAX_STEPS = 200
 MAX_EVENTS = 128
-MAX_CHILDREN = 100
-"""Maximum numbers of steps, of events at each end of the log, and of children in a timeline."""
+"""Maximum numbers of steps, and of events at each end of the log, in a timeline."""
 
 MAX_CONTENT = 2000
 """Maximum bytes of a recorded result in a timeline."""
@@ -51,14 +49,11 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[
     if steps is None:
         raise not_found(task_id)
     is_owner = owns(steps.scope)
-    further: Sequence[Any]
-    family, entries, recorded, *further = await asyncio.gather(
-        store.run(read_family(keys, None, task_id)),
+    parts, entries, recorded = await asyncio.gather(
+        asyncio.gather(*(part(store, keys, task_id) for part in TIMELINE_PARTS)),
         _ends_of_log(store, keys, task_id),
         store.run(read_recorded(keys, task_id, max_content=MAX_CONTENT if is_owner else 0)),
-        *(read(store, keys, task_id) for read in TIMELINES.values()),
     )
-    children = [] if family is None else [child.to_dict() for child in family.children[-MAX_CHILDREN:]]
     accepted_us = entries[0].recorded_us if entries else 0
     return {
         "task": steps_json(task_id, steps) | {"isOwner": is_owner},
@@ -67,9 +62,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[
         "recorded": recorded_json(recorded, accepted_us, is_owner=is_owner),
         "recordedCount": recorded.count,
         "events": events_json(entries, is_owner=is_owner),
-        **dict(zip(TIMELINES, further, strict=True)),
-        "parent": None if family is None or family.parent is None else family.parent.to_dict(),
-        "children": children,
+        **{name: value for part in parts for name, value in part.items()},
     }
 
 

@@ -1,4 +1,4 @@
-"""Waits of a task: for a worker, a client, a child, a signal or a time, as its log and its execution steps show them.
+"""Waits of a task: for a worker, a client, another task, a signal or a time, as its log and its steps show them.
 
 The first event after the beginning of a wait, or the first step of the next run, ends the wait. Events have times of
 the store and steps times of a worker, so a wait may be wrong by the difference of the clocks. The wait of a suspended
@@ -18,7 +18,7 @@ from ...lifecycle import LogEntry
 from ...lifecycle.events import EventKind, kind_of
 from ...lifecycle.execution import ExecutionState
 from ...lifecycle.own_metadata import ATTEMPT, CONTINUES_AT, NAMESPACE, NEXT_ATTEMPT_AT, WAITS_FOR
-from ...lifecycle.signals import CHILD_SIGNAL
+from ...lifecycle.signals import kind_of_signal
 from ...lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED, SUBMITTED, WORKING
 from ...store.runs.release import Steps
 
@@ -31,8 +31,8 @@ MIN_REST_US = 1_000_000
 CLIENT_WAITS = ("answer", "authorization")
 """Kinds of waits that a message of the client ends."""
 
-SUSPENSIONS = ("child", "signal", "time")
-"""Kinds of waits of suspended runs."""
+RETRY = "retry"
+"""Kind of the wait of a run that is retried later."""
 
 WAITS_BY_STATE = {SUBMITTED: WORKER, INPUT_REQUIRED: CLIENT_WAITS[0], AUTH_REQUIRED: CLIENT_WAITS[1]}
 """Kinds of waits by the status with which they begin."""
@@ -43,8 +43,9 @@ class Wait:
     """Time in which no worker works on a task.
 
     Attributes:
-        kind: "worker", "answer", "authorization", "child", "signal", "time" or "retry".
-        name: Id of the child or name of the signal, or "".
+        kind: "worker", "answer", "authorization", "signal", "time", "retry", or the kind of a task; see
+            `kind_of_signal`.
+        name: Id of the task or name of the signal, or "".
         began_us: Beginning in µs since 1970.
         due_us: End of a delay or of the wait's timeout in µs since 1970, or 0.
         ended_us: End in µs since 1970 or, for an open wait, the current time.
@@ -109,19 +110,17 @@ def _wait_of(entry: LogEntry) -> Wait | None:
     }
     if status.state != WORKING or not values:
         return Wait(WAITS_BY_STATE[status.state], "", entry.recorded_us) if status.state in WAITS_BY_STATE else None
-    name = values.get(WAITS_FOR, "")
-    child = name.removeprefix(CHILD_SIGNAL)
+    kind, name = kind_of_signal(values.get(WAITS_FOR, ""))
     due_us = _us(values.get(CONTINUES_AT) or values.get(NEXT_ATTEMPT_AT) or "")
-    if name:
-        kind = "signal" if child == name else "child"
-    else:
-        kind = "time" if CONTINUES_AT in values else "retry" if due_us else WORKER
-    return Wait(kind, child, entry.recorded_us, due_us)
+    if not name:
+        kind = "time" if CONTINUES_AT in values else RETRY if due_us else WORKER
+    return Wait(kind, name, entry.recorded_us, due_us)
 
 
 def _split(wait: Wait, resumed_us: int) -> Iterator[Wait]:
     """Yield the wait until its due time or until its run was resumed, and the wait for a worker after this time."""
-    is_resumed = wait.kind in SUSPENSIONS and wait.began_us < resumed_us <= wait.ended_us
+    is_suspension = wait.kind not in (WORKER, *CLIENT_WAITS, RETRY)
+    is_resumed = is_suspension and wait.began_us < resumed_us <= wait.ended_us
     over_us = resumed_us if is_resumed else wait.due_us
     is_queued = is_resumed and wait.open  # also if the wait for a worker is still short
     if over_us <= wait.began_us or (wait.ended_us - over_us < MIN_REST_US and not is_queued):

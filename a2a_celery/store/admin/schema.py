@@ -87,7 +87,11 @@ STEPS: Sequence[Migration] = (
         _migrate_to_4,
         "converts the data of open questions, and the packed logs of ended tasks, which become up to a third larger",
     ),
-    Migration(5, _migrate_to_5, "removes the names of lists and indexes from the records of tasks"),
+    Migration(
+        5,
+        _migrate_to_5,
+        "removes the names of lists and indexes from the records of tasks, and converts the data of tasks with children",
+    ),
 )
 
 

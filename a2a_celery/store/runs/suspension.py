@@ -1,4 +1,4 @@
-"""Commands on suspended runs, which continue at a given time or when a signal arrives."""
+"""Commands on suspended runs, which continue at a given time, when a signal arrives or when another task is final."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Wait:
         wait_us: µs until the run continues without a signal, or None for no limit.
         until_us: Time at which the run continues without a signal, in µs since 1970, or None. This time takes
             precedence over `wait_us`.
+        task_id: Id of a task that sends the signal when it ends or waits for its client, or None.
     """
 
     received: JournalEntry
@@ -34,6 +35,7 @@ class Wait:
     signal: str = ""
     wait_us: int | None = None
     until_us: int | None = None
+    task_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class WaitArguments(NamedTuple):
     """
 
     signal: str
+    task: str | None
     wait_us: int | None
     until_us: int | None
     key: str
@@ -74,6 +77,7 @@ class WaitArguments(NamedTuple):
 def _wait_arguments(wait: Wait) -> WaitArguments:
     return WaitArguments(
         wait.signal,
+        wait.task_id,
         wait.wait_us,
         wait.until_us,
         wait.received.key,

@@ -1,1 +1,1 @@
-"""Tasks: commands and their results, limits, ListTasks, signals and families."""
+"""Tasks: commands and their results, limits, ListTasks and signals."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from a2a.types import Message, SendMessageRequest, Task, TaskStatus
+from a2a.types import Message, SendMessageRequest, StreamResponse, Task, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
 from ...lifecycle.events import EventId, timestamp
@@ -33,7 +33,6 @@ from ..codec import (
 from ..keys import AnyScope, ExactScope, Keys
 from ..operation import Operation
 from ..verbs import Digits, Key, Reply, Section, Sections, TaskId, Unsent, parsed_by, verb
-from .family import MAX_DEPTH, Parent, ParentArguments, parent_arguments
 from .replies import (
     Accepted,
     CanceledNow,
@@ -118,7 +117,6 @@ def create_task(
     serialize_context: bool = False,
     is_nearly_full: bool = False,
     reply_channel: ReplyChannel | None = None,
-    parent: Parent | None = None,
     metadata: Struct | None = None,
     sections: Sequence[Section[R]] = (),
 ) -> Operation[Accepted | R | Refusal]:
@@ -136,7 +134,6 @@ def create_task(
         serialize_context: True to execute the runs of the context one after the other.
         is_nearly_full: True to refuse the message because the server's memory is nearly full.
         reply_channel: Notification channel of the calling gateway, or None.
-        parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         metadata: Metadata of the task, or None.
         sections: Sections of features.
     """
@@ -166,10 +163,9 @@ def create_task(
         is_nearly_full=is_nearly_full,
         metadata=None if metadata is None else pack_metadata(metadata),
         reply_channel=reply_channel,
-        parent_arguments=None if parent is None else parent_arguments(parent, task_id, context_id),
         sections=sections,
         reply=Reply(
-            partial(_created, stored_task, request.message if detached else None, parent, sections),
+            partial(_created, stored_task, request.message if detached else None, sections),
             has_detached_parts=bool(detached),
         ),
     )
@@ -194,7 +190,6 @@ def _create_task(
     is_nearly_full: bool,
     metadata: bytes | None,
     reply_channel: ReplyChannel | None,
-    parent_arguments: ParentArguments | None,
     sections: Sections,
     reply: Unsent[Reply[T]],
 ) -> Reply[T]:
@@ -204,28 +199,24 @@ def _create_task(
 CREATE_REASONS: Reasons = {
     b"limited": (Reason.LIMITED, {}),
     b"id_conflict": (Reason.SAME_TASK_ID, {}),
-    b"deep": (Reason.TOO_DEEP, {"maximum": MAX_DEPTH}),
-    b"waits_for_itself": (Reason.WAITS_FOR_ITSELF, {}),
 }
 
 
 def _created(
     task: Task,
     whole_message: Message | None,
-    parent: Parent | None,
     sections: Sequence[Section[R]],
     reply: Sequence[bytes],
 ) -> Accepted | R | Refusal:
     """Parse the reply of ``create_task``. `whole_message` replaces the message of `task`, unless it is None."""
     if reply[0] != b"created":
         return parsed_by(sections, task.id, reply) or refusal(task.id, reply, CREATE_REASONS)
-    _, at, is_blocked, is_child, is_published, context_id = reply
+    _, at, is_blocked, is_published, context_id, description = reply
     task.context_id = context_id.decode()
     if whole_message is not None:
         task.history[0].CopyFrom(whole_message)
     task.status.timestamp.CopyFrom(timestamp(int(at)))
-    if is_child == b"1" and parent is not None:
-        task.metadata.MergeFrom(parent.metadata())
+    task.MergeFrom(StreamResponse.FromString(description).task)
     newest = EventId(1, int(at))
     blocked, published = is_blocked == b"1", is_published == b"1"
     return Accepted(task, newest, 1, is_blocked=blocked, is_published=published, since=newest)

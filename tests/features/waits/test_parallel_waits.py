@@ -13,14 +13,15 @@ from celery import Celery
 
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.agents.calls import CHILD_SIGNAL, SHORT_CALL
+from a2a_celery.features.families.agent_calls import AgentCalls
+from a2a_celery.features.families.calls import CHILD_SIGNAL, SHORT_CALL
 from a2a_celery.features.steps.journal import RunJournal
 from a2a_celery.lifecycle.own_metadata import NAMESPACE, WAITS_FOR
 from a2a_celery.lifecycle.signals import Sender, encode_signal
 from a2a_celery.lifecycle.states import WORKING
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.local_agents import SuspendableAgents, suspendable_agents
-from tests.execution.test_calls import URL, RemoteServer
+from tests.features.families.test_calls import URL, RemoteServer
 
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)
@@ -215,8 +216,11 @@ async def test_a_cancelled_wait_keeps_its_position(agents: SuspendableAgents, mo
     assert calls == ["work"]
 
 
-async def test_a_remote_task_does_not_delay_a_suspension(agents: SuspendableAgents) -> None:
-    agents.perform_with(calls=remote_agent)
+async def test_a_remote_task_does_not_delay_a_suspension(
+    agents: SuspendableAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in ("start", "result"):
+        monkeypatch.setattr(AgentCalls, method, staticmethod(getattr(remote_agent, method)))
     async with asyncio.timeout(60):
         assert (await agents.play("sleeps-beside-a-remote-call")).status.state == WORKING
         assert await agents.wake("sleeps-beside-a-remote-call", 2) == "late"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from a2a_celery import Turn
-from a2a_celery.execution.agents.calls import STARTED
+from a2a_celery.features.families.calls import STARTED
 from a2a_celery.features.steps.journal import JournalCall, RunJournal
 from tests.support.agents.basic import a2a, app  # noqa: F401  the app of these agents
 from tests.support.agents.family_agents import child, url_of

@@ -31,7 +31,7 @@ from tests.support import ROOT
 PRELOADED = (
     "a2a_celery",
     "a2a_celery.operations.submitter",
-    "a2a_celery.agent_calls",
+    "a2a_celery.features.families.agent_calls",
     "a2a_celery.agent_cards",
     "a2a_celery.cli.commands",
     "a2a_celery.cli.serve.h11_protocol",

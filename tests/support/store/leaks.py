@@ -6,6 +6,7 @@ import re
 
 from a2a.types import TaskState
 
+from a2a_celery.features.families.child_canceller import ended_parents_key
 from a2a_celery.features.questions.reminder_poster import reminder_index
 from a2a_celery.features.sessions.section import session_prefix
 from a2a_celery.features.webhooks import keys as webhook_keys
@@ -178,10 +179,10 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key == keys.secrets:
             lists = await redis.hgetall(key)
             problems += [f"{key}: {f!r}" for f in lists if lists[f].decode() != keys.sealed_with(f.decode())]
-        elif key == keys.ended_parents:
+        elif key == ended_parents_key(keys):
             for member in await redis.zrange(key, 0, -1):
                 record = await record_of(member.decode())
-                if not record or b"children_at_interrupt" in record:
+                if not record or b"interrupted_turn" in record:
                     continue
                 if int(record[b"state"]) not in (CANCELED, FAILED, REJECTED) or b"children" not in record:
                     problems.append(f"{key}: {member!r} is no parent that ended without a result")

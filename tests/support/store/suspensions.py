@@ -23,9 +23,16 @@ def timeout_entry(name: str, number: int = 1) -> JournalEntry:
     return JournalEntry(f"{name}#{number}", "wait", "timeout", b"", number)
 
 
-def wait_for(name: str, number: int = 1, *, wait_us: int | None = None, until_us: int | None = None) -> Wait:
-    """Return a wait for the signal `name`."""
-    return Wait(received_entry(name, number), timeout_entry(name, number), name, wait_us, until_us)
+def wait_for(
+    name: str,
+    number: int = 1,
+    *,
+    wait_us: int | None = None,
+    until_us: int | None = None,
+    task_id: str | None = None,
+) -> Wait:
+    """Return a wait for the signal `name`, which the task `task_id` sends unless it is None."""
+    return Wait(received_entry(name, number), timeout_entry(name, number), name, wait_us, until_us, task_id)
 
 
 def timer(*, wait_us: int | None = None, until_us: int | None = None) -> Wait:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 FIELDS = [
     *("task_id", "scope", "context", "state", "phase", "run", "token", "size", "queue", "context_queue", "parent"),
-    *("children", "awaited", "wait_signal", "code_version", "retry_state"),
+    *("children", "resumes", "wait_signal", "code_version", "retry_state"),
 ]
 Record = dict[str, str]
 
@@ -113,7 +113,7 @@ class View:
     def open_children(self, tag: str) -> list[str]:
         """Return the children for which the task may wait."""
         children = [child.rstrip("!") for child in self.records[tag]["children"].split()]
-        return [child for child in children if self.records.get(child, {}).get("awaited") == "1"]
+        return [child for child in children if self.records.get(child, {}).get("resumes")]
 
 
 def read_view(keys: Keys) -> Operation[View]:

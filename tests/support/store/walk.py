@@ -13,6 +13,8 @@ from a2a.types import TaskState
 
 from a2a_celery.features import KEPT_METADATA
 from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.features.families.child_canceller import acquire_ended_parents
+from a2a_celery.features.families.section import ChildSection
 from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
 from a2a_celery.features.questions.reminder_poster import post_reminders, reminder_index
@@ -59,7 +61,6 @@ from a2a_celery.store.tasks.commands import (
     end_pauses,
     request_cancel,
 )
-from a2a_celery.store.tasks.family import Parent, acquire_ended_parents
 from a2a_celery.store.tasks.signals import send_signal
 from tests.support.store.delivery_cursors import Webhooks
 from tests.support.store.limits import limit_sections
@@ -124,16 +125,18 @@ class World:
         return str(UUID(int=self.chance.getrandbits(128)))
 
     async def create(self, parent_id: str = "") -> None:
-        parent, scope = None, self.chance.choice([ANN, BOB])
+        sections, scope = list[ChildSection](), self.chance.choice([ANN, BOB])
         if parent_id:
-            parent = Parent(parent_id, self.chance.random() < 0.7, self.chance.random() < 0.7)
+            cancels, is_waiting = self.chance.random() < 0.7, self.chance.random() < 0.7
+            sections = [ChildSection.of(parent_id, cancels=cancels, is_waiting=is_waiting)]
             scope = replace(Scope.parse(self.view.records[parent_id]["scope"]), agent=self.chance.choice(AGENTS))
         task_id, context_id = self.new_id(), self.chance.choice(CONTEXTS)
         await self.run(
             create_task(
                 self.keys, scope, task_id, context_id, request(task_id=task_id, context_id=context_id), caller=b"{}",
-                retention=RETENTION, parent=parent, serialize_context=self.chance.random() < 0.5,
+                retention=RETENTION, serialize_context=self.chance.random() < 0.5,
                 sections=[
+                    *sections,
                     *([config_section(self.keys, self.new_config())] if self.chance.random() < 0.3 else []),
                     *limit_sections(self.keys, scope, **MANY),
                 ],
@@ -251,7 +254,8 @@ class World:
         wait = timer(wait_us=self.chance.choice([0, HOUR_US]))
         children = self.view.open_children(task_id)
         if children and self.chance.random() < 0.8:
-            wait = wait_for(f"child/{self.chance.choice(children)}")
+            child = self.chance.choice(children)
+            wait = wait_for(f"child/{child}", task_id=child)
         elif self.chance.random() < 0.7:
             wait = wait_for(self.chance.choice(SIGNALS), wait_us=self.chance.choice([None, HOUR_US]))
         sections = [SessionSection.of(self.keys)] if self.chance.random() < 0.5 else []

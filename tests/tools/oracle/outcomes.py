@@ -16,7 +16,7 @@ from tests.support.store.scripts import script_files
 FULL_STORE = "full store"
 LIMITS_OF_BYTES = ("memory", "owner_bytes")
 LIMITS = {
-    "create_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "children"),
+    "create_task": (*LIMITS_OF_BYTES, "concurrent", "queued"),
     "continue_task": (*LIMITS_OF_BYTES, "concurrent", "queued"),
     "send_signal": LIMITS_OF_BYTES,
 }

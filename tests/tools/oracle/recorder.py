@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
+from a2a_celery.features.families.child_canceller import ended_parents_key
+from a2a_celery.features.families.family import read_family
 from a2a_celery.features.questions.answer_section import AnswerSection
 from a2a_celery.features.schedules.section import skipped_ticks
 from a2a_celery.features.webhooks import keys as webhook_keys
@@ -38,7 +40,6 @@ from a2a_celery.store.tasks.commands import (
     list_tasks,
     read_task,
 )
-from a2a_celery.store.tasks.family import read_family
 from a2a_celery.store.tasks.waiting import list_waiting
 from tests.support.store.limits import limit_sections
 from tests.support.store.seeds import AGENTS, ANN, BOB, RETENTION, request
@@ -175,7 +176,7 @@ class Recorder(World):
         """Return a name for a channel that does not depend on the keys of the implementation."""
         names = {
             webhook_keys.delivery_notifications(self.keys): "deliveries",
-            self.keys.ended_parent_notifications: "ended parents",
+            f"{ended_parents_key(self.keys)}:notifications": "ended parents",
             self.keys.runner("runner"): "runner",
             **{self.keys.task(task).notifications: f"task {task}" for task in self.view.records},
         }

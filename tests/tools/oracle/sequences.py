@@ -19,11 +19,12 @@ from unittest.mock import patch
 import redis.asyncio
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.features.families import section as families
 from a2a_celery.features.webhooks import deliveries
 from a2a_celery.store import Keys, operation
 from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.blobs.object_store import ObjectStore
-from a2a_celery.store.tasks import commands, family, signals
+from a2a_celery.store.tasks import commands, signals
 from a2a_celery.store.verbs import SECTIONS
 from tests.support.store.seeds import Seeds
 from tests.support.store.view import View
@@ -89,7 +90,7 @@ class Scripts:
             path.write_text(path.read_text().replace(TIME, ORACLE_TIME))
         self._use(*(self._folder / folder.name for folder in self._original))
         for name, limit in SMALL_LIMITS.items():
-            for module in (commands, deliveries, family, signals):
+            for module in (commands, deliveries, families, signals):
                 if hasattr(module, name):
                     self._limits.enter_context(patch.object(module, name, limit))
 

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from a2a_celery.features.families.family import read_family
+from a2a_celery.features.families.section import ChildSection
 from a2a_celery.features.idempotency.section import IdempotencyKey
 from a2a_celery.features.publish_on_accept.section import PushedMessage
 from a2a_celery.features.questions.answer_section import AnswerSection
@@ -27,7 +29,6 @@ from a2a_celery.store.tasks.commands import (
     request_cancel,
     unlist_task,
 )
-from a2a_celery.store.tasks.family import Parent, read_family
 from a2a_celery.store.tasks.waiting import list_waiting
 from tests.support.store.seeds import AGENTS, ANN, BOB, RETENTION
 from tests.support.store.view import Record
@@ -125,8 +126,9 @@ async def create_descendants(world: Recorder, task_id: str, r: Record) -> None:
     scope, parent_id = replace(Scope.parse(r["scope"]), agent=world.chance.choice(AGENTS)), task_id
     for number in range(SMALL_LIMITS["MAX_DEPTH"] + SMALL_LIMITS["MAX_CHILDREN"] + 1):
         new_id = world.new_id()
-        parent = Parent(parent_id, world.chance.random() < 0.7, is_called=world.chance.random() < 0.5)
-        await world.create_with(scope, new_id, parent=parent)
+        cancels, is_called = world.chance.random() < 0.7, world.chance.random() < 0.5
+        child = ChildSection.of(parent_id, cancels=cancels, is_called=is_called)
+        await world.create_with(scope, new_id, sections=[child])
         parent_id = new_id if number < SMALL_LIMITS["MAX_DEPTH"] else task_id
 
 

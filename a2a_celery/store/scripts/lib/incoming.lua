@@ -1,4 +1,4 @@
--- requires: context_queue, family, retirement, runs, states, status, tasks, time, turns
+-- requires: cleanup, context_queue, retirement, runs, states, status, tasks, time, turns
 
 -- A message to a task with an open run waits in the list `turns`. Agent.on_message determines its effect:
 --   queue      the turn of the message begins after the run has interrupted the task
@@ -90,7 +90,7 @@ end
 local function begin_turn_of_message(keys, r, before, ask_count, due_us)
   if is_interrupting(r) then
     ask_count = '0'
-    cancel_awaited_children(keys)
+    clean_up_turn(keys, r)
   end
   local _, _, request, caller, options, _, _, index = unpack(next_message(keys, r))
   close_run(r)
@@ -104,7 +104,7 @@ end
 local function replace_queued_run(keys, r, submitted, request, caller, options, due_us)
   redis.call('ZREM', r.dispatch .. ':blocked', run_name(r))
   close_run(r)
-  cancel_awaited_children(keys)
+  clean_up_turn(keys, r)
   redis.call('HSET', keys.record, 'ask_count', '0', 'interrupted_state', micros(INPUT_REQUIRED))
   local state = r.state == SUBMITTED and SUBMITTED or WORKING
   local index = redis.call('LLEN', keys.history) - 1

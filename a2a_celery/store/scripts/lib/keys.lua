@@ -8,6 +8,9 @@ local function quoted(text)
   return (string.gsub(text, '[^A-Za-z0-9_.~@-]', function(c) return string.format('%%%02X', string.byte(c)) end))
 end
 
+-- Return the prefix of the keys of the deployment from the keys of a task.
+local function prefix_of(keys) return string.match(keys.record, '^(.*):{') end
+
 -- Return the hash tag of the keys of a task. Indexes contain the tags of tasks.
 local function task_tag(keys) return string.match(keys.record, '{(.-)}') end
 

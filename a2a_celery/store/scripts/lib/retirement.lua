@@ -1,4 +1,4 @@
--- requires: blobs, child_waits, context_queue, cursors, family, indexes, journal, keys, metrics, packed, pauses, runs, states, stored_bytes, time, versions
+-- requires: blobs, cleanup, context_queue, cursors, indexes, journal, keys, metrics, packed, pauses, runs, states, stored_bytes, task_waits, time, versions
 
 local PACKED_KEYS = {'record', 'log', 'metadata'}
 local EXPIRING_KEYS = {'record', 'log', 'history', 'artifacts', 'metadata', 'execution'}
@@ -54,13 +54,13 @@ local function end_task(keys, r, is_resubmittable)
   count_metric(r, 'ended', micros(r.state))
   if r.state == FAILED then record_failure(keys, r) end
   if r.state == CANCELED then observe_duration(r, 'cancel', r.cancel_requested_at) end
-  if r.children and cancels_children(r.state) then schedule_child_cancels(keys, task_tag(keys)) end
+  if ends_without_result(r.state) and r.cleanup then join_cleanup(keys, r.cleanup) end
   end_pause(keys, r)
-  resume_parent(keys, r)
+  resume_waiting_run(keys, r)
   redis.call('DEL', keys.turns)
   local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'canvas', 'recorded_result',
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
-    'resumed_by', 'earlier_nonces', 'has_messages', 'interrupt_requested', 'claimed_version', 'awaited'}
+    'resumed_by', 'earlier_nonces', 'has_messages', 'interrupt_requested', 'claimed_version'}
   if is_resubmittable then
     if r.code_version then count_version_tasks(r, r.code_version, -1) end
     redis.call('HDEL', keys.record, unpack(fields))

@@ -20,8 +20,8 @@
 --   returned_run, uncounted_attempts
 --                              newest run that a worker returned when it shut down, and the number of claimed runs of
 --                              the turn that were returned; these do not count toward the agent's own limit
---   parent, depth, children, children_at_interrupt, awaited, called
---                              see lib/family.lua
+--   resumes                    see lib/task_waits.lua
+--   cleanup, interrupted_turn  see lib/cleanup.lua
 --   request, caller            request of the run, and its caller; deleted when the task ends, unless the task
 --                              can be resubmitted, see lib/retirement.lua
 --   options                    JSON of the options with which the run is published; absent for the agent's own options;
@@ -105,7 +105,7 @@ local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size
   'has_message', 'phase', 'token', 'runner', 'cancel_requested', 'nonce', 'status', 'task_id',
   'scope', 'context', 'retention', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
   'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
-  'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'parent',
+  'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'resumes',
   'code_version', 'claimed_version', 'journal_blobs', 'joined_indexes', 'packed', 'blobs'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers

@@ -4,7 +4,7 @@
 -- returns {'settled', version, state, run to publish ('' for none), its options, its task}
 --       | {'lost', see missing_events} | {'illegal', number of the event, state}
 --       | {'open', state}: the events would leave the task in a state that needs a run
--- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, publication, retirement, runs, states, status, stored_bytes, tasks, time, turns
+-- requires: blobs, context_queue, events, incoming, keys, notifications, publication, retirement, runs, states, status, stored_bytes, task_waits, tasks, time, turns
 
 local missing_blob = missing_blobs(keys)
 if missing_blob then return missing_blob end
@@ -61,7 +61,7 @@ elseif INTERRUPTED[r.state] then
       next_task, next_run, next_options = r.task_id, micros(r.run), options
     end
   else
-    resume_parent(keys, r)
+    resume_waiting_run(keys, r)
     redis.call('HSET', keys.record, 'pauses', pauses, 'pause_timeout', pause_timeout and pause_timeout.content or '')
     redis.call('ZADD', pauses, pause_us == 0 and '+inf' or micros(now() + pause_us), task_tag(keys))
     paused_sections(keys, r)

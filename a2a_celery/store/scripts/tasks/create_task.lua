@@ -1,13 +1,11 @@
 -- create_task: create a task in SUBMITTED with its first log entry, and queue its first run.
--- returns {'created', time of the status in µs, '1' if the run is blocked, '1' if the task is a child, '1' if the
---       broker has the message of the run, id of the context}; a call with the id of an existing task of the scope is a
+-- returns {'created', time of the status in µs, '1' if the run is blocked, '1' if the broker has the message of the run,
+--       id of the context, description of the task by sections}; a call with the id of an existing task of the scope is a
 --       repeated call, and returns the current values of the stored task
 --       | the reply of a section
 --       | {'limited', see lib/limits.lua}
---       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
---       | {'waits_for_itself'}: the run would be blocked by a task that waits for the new task
 --       | {'id_conflict'}: a task of another scope has the id
--- requires: blobs, context_queue, dispatch, family, indexes, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
+-- requires: blobs, context_queue, dispatch, indexes, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
 
 local scope_index, context_index = scope_index_of(prefix, scope), context_index_of(prefix, scope, context_id)
 local missing = missing_blobs(keys)
@@ -15,22 +13,21 @@ if missing then return missing end
 local r = redis.call('EXISTS', keys.record) == 1 and load_record(keys)
 if r and r.scope == scope then
   local at = string.match(log_entry(keys, r, 1), '^%d+')
-  return {'created', at, is_blocked(keys, r) and '1' or '0', r.parent and '1' or '0', is_published(keys, r.run), r.context}
+  return {'created', at, is_blocked(keys, r) and '1' or '0', is_published(keys, r.run), r.context,
+    table.concat({describe_sections(keys, r)})}
 end
-local refused = check_sections(keys)
+local refused = check_sections(keys) or r and {'id_conflict'}
 if refused then return refused end
-if r then return {'id_conflict'} end
 if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
 r = {task_id = task_id, run = 1, scope = scope, scope_index = scope_index, context_index = context_index,
   retention = retention, leases = leases, dispatch = dispatch, context_queue = context_queue}
+refused = validate_sections(keys, r)
+if refused then return refused end
+local description = table.concat({describe_sections(keys, r)})
+task_event = task_event .. description
 local request_size = #request + #caller + #options
 local exceeded = admit_sections(keys, r, #task_event + #message + request_size + new_blob_bytes(), true)
 if exceeded then return exceeded end
-local parent = find_parent(keys, parent_arguments, scope)
-if parent and parent.exceeded == 'depth' then return {'deep'} end
-if parent and parent.exceeded then return {'limited', 'children', micros(parent_arguments.max_children), micros(LONG_WAIT)} end
-if parent and waits_for_itself(keys, parent, context_queue) then return {'waits_for_itself'} end
-if parent then task_event = task_event .. parent_arguments.suffix end
 local at = now()
 local size = #task_event + #message + #micros(at) + 1 + (r.quota_account and request_size or 0) + keep_blobs(keys, {})
 redis.call('HSET', keys.record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'agent', agent,
@@ -38,10 +35,6 @@ redis.call('HSET', keys.record, 'task_id', task_id, 'context', context_id, 'scop
   'at', micros(at), 'status', status_event, 'version', 1, 'run', 1, 'phase', 'queued', 'size', size, 'largest', #task_event)
 if options ~= '' then set_options(keys.record, options) end
 if metadata then merge_metadata(keys, metadata) end
-if parent then
-  join_family(keys, parent, parent_arguments.id)
-  merge_metadata(keys, parent_arguments.metadata)
-end
 redis.call('RPUSH', keys.log, micros(at) .. ' ' .. task_event)
 redis.call('RPUSH', keys.history, message)
 if r.quota_account then
@@ -59,4 +52,4 @@ end
 accepted_sections(keys, task_id, 1, 0)
 local blocked = is_blocked(keys, r)
 local published = not blocked and publish_sections(keys, r)
-return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', published and '1' or '0', context_id}
+return {'created', micros(at), blocked and '1' or '0', published and '1' or '0', context_id, description}

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.features.families.child_canceller import OrphanedChild, acquire_ended_parents, ended_parents_key
+from a2a_celery.features.families.family import read_family
+from a2a_celery.features.families.section import MAX_CHILDREN, MAX_DEPTH, TOO_DEEP, WAITS_FOR_ITSELF, ChildSection
 from a2a_celery.lifecycle import fold
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import Scope
-from a2a_celery.lifecycle.refusals import Reason
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.admin.schema import migrate, pending
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.suspension import Wait
 from a2a_celery.store.tasks.commands import continue_task, create_task, delete_task, request_cancel
-from a2a_celery.store.tasks.family import (
-    MAX_CHILDREN,
-    MAX_DEPTH,
-    OrphanedChild,
-    Parent,
-    acquire_ended_parents,
-    read_family,
-)
-from tests.support.store.replies import begins, is_limited, reason_of
+from tests.support.store.replies import begins, is_limited
 from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 from tests.support.store.suspensions import Suspensions
 
@@ -54,7 +51,7 @@ async def child_of(
         caller=b"{}",
         retention=RETENTION,
         serialize_context=serialize_context,
-        parent=Parent(parent_id, cancels, is_awaited, is_called),
+        sections=[ChildSection.of(parent_id, cancels=cancels, is_waiting=is_awaited, is_called=is_called)],
     )
     return await seeds.store.run(create)
 
@@ -138,9 +135,9 @@ async def test_the_live_children_of_a_ended_parent_are_due(seeds: Seeds, state: 
     assert len(await acquire_orphans(seeds, delay_us=60_000_000)) == 1  # the child stays due until it has ended
     assert await acquire_orphans(seeds) == []
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "child", CONTEXT))
-    await seeds.store.redis.zadd(seeds.keys.ended_parents, {parent_id: 0})
+    await seeds.store.redis.zadd(ended_parents_key(seeds.keys), {parent_id: 0})
     assert await acquire_orphans(seeds) == []
-    assert not await seeds.store.redis.exists(seeds.keys.ended_parents)
+    assert not await seeds.store.redis.exists(ended_parents_key(seeds.keys))
 
 
 @pytest.mark.parametrize("end", [COMPLETED, FAILED, REJECTED])
@@ -205,7 +202,7 @@ async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, s
     await store.redis.delete(*[name async for name in store.redis.scan_iter(f"{keys.prefix}:{{{parent_id}}}:*")])
 
     assert await acquire_orphans(seeds) == []
-    assert not await store.redis.exists(keys.ended_parents)
+    assert not await store.redis.exists(ended_parents_key(keys))
     await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:tasks:*")])
     await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:context:*")])
 
@@ -221,7 +218,7 @@ async def create_deepest_task(seeds: Seeds) -> str:
 async def test_a_family_has_a_maximum_depth(seeds: Seeds) -> None:
     parent_id = await create_deepest_task(seeds)
 
-    assert reason_of(await child_of(seeds, parent_id, "deeper")) is Reason.TOO_DEEP
+    assert str(await child_of(seeds, parent_id, "deeper")) == TOO_DEEP
 
     assert not await seeds.store.redis.exists(seeds.keys.task("deeper").record)
 
@@ -234,10 +231,8 @@ async def test_a_task_that_waits_for_itself_in_its_context_is_refused(seeds: See
         await child_of(seeds, str(number), str(number + 1), is_awaited=True)
     parent_id = str(agents_between)
 
-    assert (
-        reason_of(await child_of(seeds, parent_id, "last", ANN, is_awaited=True, serialize_context=True))
-        is Reason.WAITS_FOR_ITSELF
-    )
+    refusal = await child_of(seeds, parent_id, "last", ANN, is_awaited=True, serialize_context=True)
+    assert str(refusal) == WAITS_FOR_ITSELF
 
     assert not await seeds.store.redis.exists(seeds.keys.task("last").record)
     for refused_before, options in (("other", {"scope": OTHER_AGENT}), ("unawaited", {"is_awaited": False})):
@@ -274,10 +269,8 @@ async def test_tasks_of_two_contexts_that_would_wait_for_each_other_are_refused(
     assert begins(in_b)
     assert in_b.is_blocked
 
-    assert (
-        reason_of(await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True))
-        is Reason.WAITS_FOR_ITSELF
-    )
+    refusal = await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True)
+    assert str(refusal) == WAITS_FOR_ITSELF
 
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "in b", CONTEXT))
     assert begins(await child_of(seeds, "b", "in a", ANN, is_awaited=True, serialize_context=True))
@@ -304,7 +297,7 @@ async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds) -> None:
 def wait_for_child(task_id: str) -> Wait:
     """Return the `Wait` of a run that waits for the task `task_id`."""
     entry = JournalEntry("call#1", "call", "started", task_id.encode(), 1)
-    return Wait(entry, entry, f"child/{task_id}")
+    return Wait(entry, entry, f"child/{task_id}", task_id=task_id)
 
 
 async def suspended_parent(seeds: Seeds) -> tuple[str, int | None]:
@@ -407,7 +400,7 @@ async def test_a_message_that_interrupts_a_turn_cancels_the_children_for_which_i
     for child_id in orphans:
         await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, child_id, CONTEXT))
     assert await acquire_orphans(seeds) == []
-    assert not await seeds.store.redis.exists(seeds.keys.ended_parents)
+    assert not await seeds.store.redis.exists(ended_parents_key(seeds.keys))
 
 
 async def test_a_dead_letter_keeps_the_children_of_the_turn_after_an_interrupt(seeds: Seeds) -> None:
@@ -423,7 +416,7 @@ async def test_a_dead_letter_keeps_the_children_of_the_turn_after_an_interrupt(s
 async def test_a_task_without_children_that_is_interrupted_is_not_due(seeds: Seeds) -> None:
     await interrupt(seeds, await seeds.create_task())
 
-    assert not await seeds.store.redis.exists(seeds.keys.ended_parents)
+    assert not await seeds.store.redis.exists(ended_parents_key(seeds.keys))
 
 
 async def requeued_parent(seeds: Seeds) -> str:
@@ -476,7 +469,7 @@ async def test_a_requeued_task_keeps_its_depth(seeds: Seeds) -> None:
     await seeds.recover_run((await seeds.claim_run(task_id)).ref)
     new_id, _ = await seeds.requeue_task(task_id)
 
-    assert reason_of(await child_of(seeds, new_id, "deeper")) is Reason.TOO_DEEP
+    assert str(await child_of(seeds, new_id, "deeper")) == TOO_DEEP
 
 
 async def test_a_task_that_starts_again_has_no_children(seeds: Seeds, keys: Keys) -> None:
@@ -487,3 +480,28 @@ async def test_a_task_that_starts_again_has_no_children(seeds: Seeds, keys: Keys
 
     families = [await seeds.store.run(read_family(keys, None, task_id)) for task_id in (new_id, claim.ref.task_id)]
     assert [[child.task_id for child in family.children] for family in families if family] == [[], ["child"]]
+
+
+async def test_schema_4_converts_tasks_with_children(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
+) -> None:
+    """An older store has the children of an interrupted turn, and marks the children for which a task waits."""
+    parent_id = await seeds.create_task()
+    parent = keys.task(parent_id).record
+    await child_of(seeds, parent_id, "called", is_awaited=True)
+    await child_of(seeds, parent_id, "independent", cancels=False)
+    await interrupt(seeds, parent_id)
+    await child_of(seeds, parent_id, "of the next turn", is_awaited=True)
+    data_before = await seeds.all_values()
+    for child in ("called", "of the next turn"):
+        await store.redis.hdel(keys.task(child).record, "resumes")
+        await store.redis.hset(keys.task(child).record, "awaited", 1)
+    await store.redis.hdel(parent, "cleanup", "interrupted_turn")
+    await store.redis.hset(parent, "children_at_interrupt", "called independent! ")
+    [step] = pending(3)
+
+    for expected_count in (1, 0):
+        assert await asyncio.to_thread(migrate, SyncStore(redis_server.store_url), keys, step, 3) == expected_count
+
+    await store.redis.delete(keys.installation)
+    assert await seeds.all_values() == data_before

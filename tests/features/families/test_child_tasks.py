@@ -14,16 +14,15 @@ from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import RemoteAgent
 from a2a_celery.client.calling import call_task
-from a2a_celery.lifecycle.outcomes import CANCELED_BY_PARENT
+from a2a_celery.lifecycle.outcomes import CANCELED_WITH_RUN
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import request_cancel
+from tests.execution.local_agents import LocalAgents, local_agents
 from tests.support.processes.plain_server import Steps, plain_server
 from tests.support.store.seeds import ANN, CONTEXT
 from tests.support.waiting import eventually_async
-
-from .local_agents import LocalAgents, local_agents
 
 
 @pytest.fixture
@@ -219,7 +218,7 @@ async def test_a_submitted_task_is_cancelled_with_the_run_that_started_it(
 
     if end in ("retried", "failed"):
         await eventually_async(is_canceled)
-        assert await agents.seeds.status_text(ids[0]) == CANCELED_BY_PARENT
+        assert await agents.seeds.status_text(ids[0]) == CANCELED_WITH_RUN
     assert (await agents.seeds.task(ids[0])).status.state == (CANCELED if end in ("retried", "failed") else SUBMITTED)
     await asyncio.to_thread(agents.a2a.close)
 

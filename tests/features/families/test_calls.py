@@ -17,23 +17,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from a2a_celery import A2A, Turn
-from a2a_celery.agent_calls import AgentCalls
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import RemoteAgent
 from a2a_celery.client.errors import AgentUnreachable
 from a2a_celery.client.result import Result
 from a2a_celery.errors import ConfigError
-from a2a_celery.execution.agent_caller import ChildCall
-from a2a_celery.execution.agents.calls import STARTED
+from a2a_celery.features.families.agent_calls import AgentCalls, ChildCall
+from a2a_celery.features.families.calls import STARTED
 from a2a_celery.features.steps.journal import JournalCall, RunJournal
 from a2a_celery.lifecycle.states import FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys
+from tests.execution.attempts import Calls, Task
+from tests.execution.scene import TurnByTurn
 from tests.support.agents.basic import card
 from tests.support.processes.serving import serve_app
 from tests.support.store.seeds import ANN
-
-from .attempts import Calls, Task
-from .scene import TurnByTurn
 
 URL = "https://agents.example.com/checker"
 
