@@ -95,6 +95,7 @@ ONLY_TYPES = {
     ("a2a_celery/execution/celery/worker_signals.py", "agent_worker"),
     ("a2a_celery/agents.py", "caller"),
     ("a2a_celery/store/client/connection.py", "client"),
+    ("a2a_celery/features/families/gateway.py", "handler"),
     ("a2a_celery/features/families/turn.py", "agents"),
     ("a2a_celery/features/questions/turn.py", "agents"),
     ("a2a_celery/features/questions/turn.py", "open_run"),

@@ -123,8 +123,8 @@ MUTATIONS = {
     ),
     "the message of a blocked run is published": (
         "tasks/create_task.lua",
-        "not blocked and publish_sections(keys, run)",
-        "publish_sections(keys, run)",
+        "not blocked and publish_sections(keys, r)",
+        "publish_sections(keys, r)",
     ),
     "an archived task stays in its indexes": (
         "admin/remove_archived.lua",

@@ -1,5 +1,5 @@
 -- families: make a new task a child. A section has the fields of ChildSection in section.py.
--- requires: cleanup, keys, limits, states, status, task_waits, time
+-- requires: cleanup, keys, limits, states, status, task_waits, tasks, time
 --
 -- The record of a child has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record of a
 -- parent has `children`: the tags of its children in the order of their creation, each followed by a space. The tag of a
@@ -26,7 +26,7 @@ local function find_parent(families, keys, scope)
   found.keys = keys_of(prefix_of(keys), found.tag)
   local stored = redis.call('HMGET', found.keys.record, 'scope', 'state', 'turn', 'depth', 'children')
   if not stored[1] or string.match(stored[1], '/.*') ~= string.match(scope, '/.*') then return nil end
-  found.state, found.turn, found.depth = tonumber(stored[2]), stored[3], tonumber(stored[4] or '0') + 1
+  found.state, found.turn, found.depth = tonumber(stored[2]), stored[3] or DEFAULTS.turn, tonumber(stored[4] or '0') + 1
   local children = stored[5] or ''
   local _, count = string.gsub(children, ' ', '')
   if count >= families.max_children then children, count = live_children(keys, children) end

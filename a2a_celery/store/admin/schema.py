@@ -90,7 +90,8 @@ STEPS: Sequence[Migration] = (
     Migration(
         5,
         _migrate_to_5,
-        "removes the names of lists and indexes from the records of tasks, and converts the data of tasks with children",
+        "removes the names of lists and indexes from the records of tasks, and converts the data of tasks with "
+        "children",
     ),
 )
 

@@ -482,7 +482,7 @@ async def test_a_task_that_starts_again_has_no_children(seeds: Seeds, keys: Keys
     assert [[child.task_id for child in family.children] for family in families if family] == [[], ["child"]]
 
 
-async def test_schema_4_converts_tasks_with_children(
+async def test_schema_5_converts_tasks_with_children(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
     """An older store has the children of an interrupted turn, and marks the children for which a task waits."""
@@ -498,10 +498,10 @@ async def test_schema_4_converts_tasks_with_children(
         await store.redis.hset(keys.task(child).record, "awaited", 1)
     await store.redis.hdel(parent, "cleanup", "interrupted_turn")
     await store.redis.hset(parent, "children_at_interrupt", "called independent! ")
-    [step] = pending(3)
+    [step] = pending(4)
 
     for expected_count in (1, 0):
-        assert await asyncio.to_thread(migrate, SyncStore(redis_server.store_url), keys, step, 3) == expected_count
+        assert await asyncio.to_thread(migrate, SyncStore(redis_server.store_url), keys, step, 4) == expected_count
 
     await store.redis.delete(keys.installation)
     assert await seeds.all_values() == data_before

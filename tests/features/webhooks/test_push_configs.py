@@ -84,8 +84,7 @@ async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_d
     fresh = request("hello", "fresh", CONTEXT)
     create = create_task(keys, ANN, "fresh", CONTEXT, fresh, caller=b"{}", retention=RETENTION, sections=[section])
     save = save_push_config(keys, ANN, second, new("more", account_limit=2))
-    text = "The limit of 2 push notification configs is reached: delete one"
-    limit = {"limit": "webhooks", "maximum": 2, "retry_in": 60.0, "text": text}
+    limit = {"limit": "webhooks", "maximum": 2, "retry_in": 60.0}
     data_before = await seeds.all_values()
 
     assert [await store.run(call) for call in (further, create, save)] == [
