@@ -86,10 +86,10 @@ async def _params(request: Request, kind: type[Proto], context: ServerCallContex
     else:
         params = parse_query(request.query_params, kind)
     for name, value in request.path_params.items():
-        if name in kind.DESCRIPTOR.fields_by_name:
-            setattr(params, name, value)
-        elif name != "tenant":
+        if name not in kind.DESCRIPTOR.fields_by_name:
             context.state[PATH_PARAMETERS][name] = value
+        elif name != "tenant":
+            setattr(params, name, value)
     context.tenant = one_tenant(
         request.path_params.get("tenant", ""), request.query_params.get("tenant", ""), params.tenant
     )
