@@ -260,7 +260,7 @@ async def test_the_agent_of_a_terminated_child_is_stopped_as_by_its_client(
 
     assert kill_signals == killed_by
     is_asked = await scene.seeds.store.redis.hget(scene.keys.task("child").record, "cancel_requested")
-    assert is_asked == (b"0" if killed_by else b"1")
+    assert is_asked == (None if killed_by else b"1")
 
 
 def test_every_agents_task_is_received_as_a_run() -> None:
