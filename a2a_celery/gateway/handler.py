@@ -50,7 +50,6 @@ from ..operations.requests import require_fields
 from ..operations.service import Signalled, TaskService
 from ..operations.signals import Signal
 from ..settings import Settings
-from ..store import AsyncStore, Keys
 from ..store.log.follower import LogFollower, StreamCursor, StreamEvent
 from ..store.log.pubsub import Wakeup
 from ..store.tasks.commands import ReplyChannel
@@ -100,8 +99,6 @@ class GatewayHandler(RequestHandler):
         self._features = features
         self._settings = settings
         self._follower = follower
-        self._store: AsyncStore = follower.store
-        self._keys: Keys = follower.keys
         self.service = service
         self._task_reader = task_reader
         self._is_call = service.new_tasks(agent).is_call

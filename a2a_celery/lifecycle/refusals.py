@@ -53,7 +53,7 @@ class Refusal:
         task_id: Id of the task.
         data: Values of the names in the sentence of the reason. `state` is a `TaskState`. With LIMITED, also `maximum`
             (0 for the limit "memory") and `retry_in`, the estimated seconds until the store can accept the message, or
-            0.0 if unknown. The limit of a feature has a `text`.
+            0.0 if unknown.
     """
 
     reason: Reason

@@ -477,10 +477,10 @@ def sections_for_message(
     return [section for section in sections if section is not None]
 
 
-def creation_sections(message: Message, given: Sequence[Section[Any]]) -> list[Section[Any]]:
-    """Return the sections that the metadata of the first message of a task turns on, except those of a class of which
-    the caller has `given` a section."""
-    kinds = {type(section) for section in given}
+def creation_sections(message: Message, caller_sections: Sequence[Section[Any]]) -> list[Section[Any]]:
+    """Return the sections that the metadata of the first message of a task turns on. A section of a class that
+    `caller_sections` contains is omitted."""
+    kinds = {type(section) for section in caller_sections}
     sections = (section_of(message) for name, section_of in CREATION_SECTIONS.items() if name in message.metadata)
     return [section for section in sections if section is not None and type(section) not in kinds]
 

@@ -133,8 +133,8 @@ class TaskService:
         return reply
 
     def _sections_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> dict[RunSections, Section[Any]]:
-        made = ((sections, sections.section_for_run(agent, ref, options)) for sections in self._run_sections)
-        return {sections: section for sections, section in made if section is not None}
+        pairs = ((sections, sections.section_for_run(agent, ref, options)) for sections in self._run_sections)
+        return {sections: section for sections, section in pairs if section is not None}
 
     async def next_run(self, task_id: str) -> int | None:
         """Return the number of the run that the next message to a task begins, or None if `continue_` does not need the

@@ -324,11 +324,13 @@ class AgentTester:
         results = NoResults(store, keys, self.a2a.celery)
         runs = RunPublisher(publisher, store, keys, self._settings, clock)
         service = TaskService(self.a2a.agents, self._settings, store, keys, runs)
+        feature_roles = [role(service) for role in ROLES]
         return [
             Recoverer(store, keys, publisher=publisher, clock=clock),
             Dispatcher(store, keys, publisher, self._settings.redispatch_after, results, clock=clock),
+            *feature_roles,  # before the end of pauses, which may be due at the same time
             PauseExpirer(store, keys),
-            *(role(service) for role in ROLES),
+            *feature_roles,  # after the tasks that these roles have failed
         ]
 
     async def _tick(self) -> None:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..crypto.sealing import sealer_of
@@ -24,7 +24,7 @@ from ..settings.urls import url_address
 from ..store import AsyncStore, Keys
 from ..store.admin.schema import SCHEMA
 from ..store.admin.start_check import announce_watcher
-from ..store.log.pubsub import PubSubListener, Wakeup
+from ..store.log.pubsub import Wakeup
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.versions import versions
@@ -49,16 +49,6 @@ class Role(Protocol):
     async def tick(self) -> None:
         """Perform all work that is due."""
         ...
-
-
-class RoleServices(NamedTuple):
-    """Services of a watcher, for the roles of features."""
-
-    settings: Settings
-    store: AsyncStore
-    keys: Keys
-    metrics: WatcherMetrics
-    notifications: PubSubListener
 
 
 class RoleLoop:

@@ -31,7 +31,7 @@ from .celery.revoke_listener import RevokeListener
 from .dispatcher import Dispatcher
 from .metrics import WatcherMetrics
 from .recoverer import PauseExpirer, Recoverer
-from .role_loop import Heartbeat, Role, RoleLoop, RoleServices
+from .role_loop import Heartbeat, Role, RoleLoop
 from .sampler import Sampler
 
 logger = logging.getLogger(__name__)
@@ -76,20 +76,18 @@ class Watcher:
         heartbeat = Heartbeat(store, keys, self._settings, alive_file)
         runs = RunPublisher(self._publisher, store, keys, self._settings)
         service = TaskService({}, self._settings, store, keys, runs)
-        feature_roles = [role(service) for role in ROLES]
         roles = [*self.task_roles(store, keys, results), heartbeat]
         if self._settings.blob_url is not None:
             roles.append(BlobRemover(store, keys, blobs, self.metrics))
         if archive is not None:
             roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.metrics))
         notifications = PubSubListener(self._settings.store_url)
-        loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
-        loops += [
+        loops = [
             RoleLoop(role, notifications.listen(role.channel) if role.channel else None, self.metrics)
-            for role in feature_roles
+            for role in (feature_role(service) for feature_role in ROLES)
         ]
-        services = RoleServices(self._settings, store, keys, self.metrics, notifications)
-        loops += [loop for loops_of in LOOPS for loop in loops_of(services)]
+        loops += [RoleLoop(role, metrics=self.metrics) for role in roles]
+        loops += [loop for loops_of in LOOPS for loop in loops_of(service, self.metrics, notifications)]
         for loop in loops:
             loop.start()
         revokes, listener = RevokeListener(store, keys, self._app), ResultListener(results, self._app)

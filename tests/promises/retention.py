@@ -23,6 +23,11 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "store/test_schema.py::test_schema_4_rewrites_the_packed_tasks_of_an_older_store",
         READ_TODAY,
     ),
+    "retention/the-store-s-schema/5": (
+        "store/test_schema.py::test_schema_5_removes_what_can_be_derived_and_converts_children",
+        "features/families/test_store.py::test_schema_5_converts_tasks_with_children",
+        READ_TODAY,
+    ),
 }
 
 STATEMENTS: Mapping[str, str] = {}

@@ -21,7 +21,7 @@ from a2a_celery import A2A, ConfigError, SignalRefused, Turn
 from a2a_celery.client import DeadlineExceeded
 from a2a_celery.clock import SYSTEM_CLOCK
 from a2a_celery.errors import StoreUnavailable
-from a2a_celery.lifecycle.own_metadata import NAMESPACE, NEXT_ATTEMPT_AT
+from a2a_celery.lifecycle.own_metadata import NAMESPACE, NEXT_ATTEMPT_AT, REMINDER
 from a2a_celery.store import Operation
 from a2a_celery.testing import AgentTester, SimulatedClock
 from a2a_celery.testing.store import SimulatedStore
@@ -97,6 +97,22 @@ async def test_the_authentication_of_the_app_has_no_effect(a2a: A2A, settings: d
 
     async with AgentTester(a2a, owner=owner) as tester:
         assert (await tester.send("hello")).text == owner
+
+
+async def test_a_reminder_is_posted_although_the_pause_times_out_in_the_same_advance(a2a: A2A) -> None:
+    @a2a.agent("asks")
+    async def agent(turn: Turn) -> str:
+        return str(await turn.ask("Go on?", remind_after=HOUR / 2))
+
+    async with AgentTester(a2a) as tester:
+        question = await tester.send("hello")
+        await tester.advance(2 * HOUR)
+        result = await tester.wait(question)
+
+        reminders = [
+            event for event in await tester.events(result) if NAMESPACE + REMINDER in event.status_update.metadata
+        ]
+    assert (result.state_name, len(reminders)) == ("FAILED", 1)
 
 
 async def test_the_session_of_a_conversation(a2a: A2A) -> None:

@@ -21,14 +21,12 @@ class Relative:
         task_id: Id of the task.
         agent: Name of the agent, or "" for a parent that is not in the store.
         state: State of the task, or None for a parent that is not in the store.
-        at_us: Time of the status in µs since 1970, or 0 for a parent that is not in the store.
         cancels: True if the task is cancelled with its parent. Always True for a parent and for the task itself.
     """
 
     task_id: str
     agent: str
     state: TaskState | None
-    at_us: int
     cancels: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -39,9 +37,9 @@ class Relative:
     @classmethod
     def parse(cls, reply: Sequence[bytes]) -> Relative:
         """Parse a task in the reply of ``read_family``."""
-        task_id, agent, state, at, cancels = reply
+        task_id, agent, state, cancels = reply
         known_state = state_of(state) if state else None
-        return cls(task_id.decode(), agent.decode(), known_state, int(at or 0), cancels == b"1")
+        return cls(task_id.decode(), agent.decode(), known_state, cancels == b"1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,22 +20,14 @@ end
 
 -- Return nil if no task with the id of the parent has the same tenant and owner, so that a client cannot make another
 -- owner's task a parent. Otherwise, return a table with the fields `keys`, `tag`, `state`, `turn`, `depth` (of the new
--- task), `children` (with the new task) and `exceeded` (the reply if the task cannot become a child).
+-- task) and `children` (without the new task).
 local function find_parent(families, keys, scope)
   local found = {tag = quoted(families.id)}
   found.keys = keys_of(prefix_of(keys), found.tag)
   local stored = redis.call('HMGET', found.keys.record, 'scope', 'state', 'turn', 'depth', 'children')
   if not stored[1] or string.match(stored[1], '/.*') ~= string.match(scope, '/.*') then return nil end
   found.state, found.turn, found.depth = tonumber(stored[2]), stored[3] or DEFAULTS.turn, tonumber(stored[4] or '0') + 1
-  local children = stored[5] or ''
-  local _, count = string.gsub(children, ' ', '')
-  if count >= families.max_children then children, count = live_children(keys, children) end
-  if found.depth > families.max_depth then
-    found.exceeded = {'deep'}
-  elseif count >= families.max_children then
-    found.exceeded = {'children', micros(LONG_WAIT)}
-  end
-  found.children = children .. task_tag(keys) .. (families.cancels and '' or '!') .. ' '
+  found.children = stored[5] or ''
   return found
 end
 
@@ -73,20 +65,28 @@ local function waits_for_itself(keys, context_queue)
   return false
 end
 
-local function validate(families, keys, r)
-  parent = find_parent(families, keys, r.scope)
-  if not parent or parent.exceeded then return parent and parent.exceeded end
-  if families.is_waiting and r.context_queue and waits_for_itself(keys, r.context_queue) then return {'waits_for_itself'} end
+local function describe(families, keys, r)
+  if not r.version then parent = find_parent(families, keys, r.scope) end
+  return (parent or r.parent) and families.task or ''
 end
 
-local function describe(families, keys, r) return (parent or r.parent) and families.task or '' end
+-- Return the reply if the task cannot become a child, or nil.
+local function admit(families, keys, r)
+  if not parent then return nil end
+  if parent.depth > families.max_depth then return {'deep'} end
+  local _, count = string.gsub(parent.children, ' ', '')
+  if count >= families.max_children then parent.children, count = live_children(keys, parent.children) end
+  if count >= families.max_children then return {'limited', 'children', micros(families.max_children), micros(LONG_WAIT)} end
+  if families.is_waiting and r.context_queue and waits_for_itself(keys, r.context_queue) then return {'waits_for_itself'} end
+end
 
 -- Record the new task as a child. If the parent has ended without a result, a watcher cancels the child. The called
 -- children of a task that can be resubmitted continue, because the new task waits for them.
 local function accepted(families, keys, task_id)
   if not parent then return end
   redis.call('HSET', keys.record, 'parent', families.id, 'depth', parent.depth)
-  redis.call('HSET', parent.keys.record, 'children', parent.children, 'cleanup', 'ended_parents')
+  local children = parent.children .. task_tag(keys) .. (families.cancels and '' or '!') .. ' '
+  redis.call('HSET', parent.keys.record, 'children', children, 'cleanup', 'ended_parents')
   merge_metadata(keys, families.metadata)
   if families.is_waiting then await_task(keys, families.id, parent.turn, 'child/' .. task_id) end
   if families.is_called then redis.call('HSET', keys.record, 'called', '1') end

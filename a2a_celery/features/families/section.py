@@ -77,15 +77,12 @@ class ChildSection(NamedTuple):
                 return Refusal(Reason.FEATURE, task_id, {"text": TOO_DEEP})
             case b"waits_for_itself":
                 return Refusal(Reason.FEATURE, task_id, {"text": WAITS_FOR_ITSELF})
-            case b"children":
-                data = {"limit": "children", "maximum": MAX_CHILDREN, "retry_in": int(reply[1]) / 1e6}
-                return Refusal(Reason.LIMITED, task_id, data)
             case _:
                 return None
 
 
 def section_of_message(message: Message) -> ChildSection | None:
-    """Return the section for a message that names a parent, or None if it can be no id."""
+    """Return the section for a message that names a parent, or None if the id of the parent is empty or too long."""
     parent_id, cancels, is_called = parent_named_in(message)
     is_valid = 0 < len(parent_id) <= MAX_ID_LENGTH
     return ChildSection.of(parent_id, cancels=cancels, is_called=is_called) if is_valid else None

@@ -62,7 +62,7 @@ local function admit(limits, keys, r, bytes, begins_run)
   if not begins_run then return nil end
   local name, maximum = exceeded_limit(limits)
   if name then
-    local prefix, found = string.match(keys.record, '^(.*):{'), false
+    local prefix, found = prefix_of(keys), false
     for _, index in ipairs(limits.indexes) do
       for _, state in ipairs({SUBMITTED, WORKING}) do
         found = evict_stale(prefix, index .. state, 'state', micros(state)) or found

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Lock, Thread
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from celery import Celery, Task, signals
 from celery.app.routes import MapRoute
@@ -216,9 +215,6 @@ class MessagePreparer:
             self.is_checking = False
 
 
-_PREPARERS: WeakKeyDictionary[Publisher, MessagePreparer] = WeakKeyDictionary()
-
-
 class MessagePusher(RunSections):
     """Sections with the Celery messages of the runs that messages of clients begin.
 
@@ -234,10 +230,8 @@ class MessagePusher(RunSections):
 
     @cached_property
     def preparer(self) -> MessagePreparer:
-        """Preparer of the publisher, which all services with the publisher share."""
-        publisher = self._publisher
-        preparer = MessagePreparer(publisher.app, publisher.pool, self._clock)
-        return _PREPARERS.setdefault(publisher, preparer)
+        """Preparer of the messages."""
+        return MessagePreparer(self._publisher.app, self._publisher.pool, self._clock)
 
     @cached_property
     def _database(self) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...lifecycle.references import quote_key_part
 from ...lifecycle.refusals import Reason, Refusal
 from ...store import Keys
+from ...store.tasks.replies import Reasons, refusal
 from ...store.verbs import Digits, section
 from .keys import account_cursors, dead_deliveries, deliveries
 
@@ -66,25 +67,21 @@ class ConfigSection(NamedTuple):
     max_listed: str
 
     def parse(self, task_id: str, reply: Sequence[bytes]) -> Refusal | None:
-        """Return the refusal of the config, or None for a reply that does not come from `refuse_config` in
-        ``scripts/lib/configs.lua``."""
-        return parse_refusal(task_id, reply)
+        """Parse the refusal of a config of a task that has too many configs."""
+        return refusal(task_id, reply, CONFIG_REASONS) if reply[0] in CONFIG_REASONS else None
 
 
 CONFIG_LIMIT_TEXTS = {"webhooks": "The limit of {} push notification configs is reached: delete one"}
 """Text of the error by the name of the limit."""
 
 
-def parse_refusal(task_id: str, reply: Sequence[bytes]) -> Refusal | None:
-    """Return the refusal in the reply of a script that saves a config, or None if the reply is no such refusal."""
-    match reply:
-        case [b"webhooks", maximum, wait_us]:
-            data = {"limit": "webhooks", "maximum": int(maximum), "retry_in": int(wait_us) / 1e6}
-            return Refusal(Reason.LIMITED, task_id, data)
-        case [b"configs"]:
-            text = f"a task has at most {MAX_PUSH_CONFIGS} push notification configs: delete one"
-            return Refusal(Reason.FEATURE, task_id, {"text": text})
-    return None
+CONFIG_REASONS: Reasons = {
+    b"configs": (
+        Reason.FEATURE,
+        {"text": f"a task has at most {MAX_PUSH_CONFIGS} push notification configs: delete one"},
+    )
+}
+"""Reasons of a refused config, by the first word of the reply of `refuse_config` in ``scripts/lib/configs.lua``."""
 
 
 def config_section(keys: Keys, config: NewPushConfig, *, max_configs: int = MAX_PUSH_CONFIGS) -> ConfigSection:

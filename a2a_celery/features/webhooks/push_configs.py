@@ -14,8 +14,9 @@ from ...lifecycle.refusals import Reason, Refusal
 from ...store import Keys
 from ...store.keys import AnyScope, Quoted
 from ...store.operation import Operation
+from ...store.tasks.replies import Reasons, refusal
 from ...store.verbs import Parser, Reply, TaskId, Unsent, verb
-from .config_section import NewPushConfig, config_section, parse_refusal
+from .config_section import CONFIG_REASONS, NewPushConfig, config_section
 
 T = TypeVar("T")
 
@@ -45,10 +46,10 @@ def save_push_config(keys: Keys, scope: AnyScope, task_id: TaskId, config: Confi
         None if the config was saved, or the reason for the refusal.
     """
 
-    def parse(reply: Sequence[bytes]) -> Refusal | None:
-        return Refusal(Reason.MISSING, task_id) if reply == [b"missing"] else parse_refusal(task_id, reply)
+    return Reply(lambda reply: None if reply == [b"saved"] else refusal(task_id, reply, SAVE_REASONS))
 
-    return Reply(parse)
+
+SAVE_REASONS: Reasons = {**CONFIG_REASONS, b"missing": (Reason.MISSING, {}), b"limited": (Reason.LIMITED, {})}
 
 
 def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bytes | None]:

@@ -6,8 +6,11 @@ import logging
 from urllib.request import getproxies_environment
 
 from ...crypto.sealing import sealer_of
+from ...operations.service import TaskService
 from ...push import Poster, parse_private_key
-from ...watcher.role_loop import RoleLoop, RoleServices
+from ...store.log.pubsub import PubSubListener
+from ...watcher.metrics import WatcherMetrics
+from ...watcher.role_loop import RoleLoop
 from .deliverer import Deliverer
 from .keys import delivery_notifications
 from .replayer import Replayer
@@ -15,10 +18,10 @@ from .replayer import Replayer
 logger = logging.getLogger(__name__)
 
 
-def delivery_loops(services: RoleServices) -> list[RoleLoop]:
+def delivery_loops(service: TaskService, metrics: WatcherMetrics, notifications: PubSubListener) -> list[RoleLoop]:
     """Return the loops of the roles that post to webhooks. The list is empty without `secret_key`, because clients then
     cannot set webhooks."""
-    settings, store, keys, metrics, notifications = services
+    settings, store, keys = service.settings, service.store, service.keys
     sealer = sealer_of(settings.secret_keys)
     if sealer is None:
         return []

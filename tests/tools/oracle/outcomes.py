@@ -16,8 +16,9 @@ from tests.support.store.scripts import script_files
 FULL_STORE = "full store"
 LIMITS_OF_BYTES = ("memory", "owner_bytes")
 LIMITS = {
-    "create_task": (*LIMITS_OF_BYTES, "concurrent", "queued"),
-    "continue_task": (*LIMITS_OF_BYTES, "concurrent", "queued"),
+    "create_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "children", "webhooks"),
+    "continue_task": (*LIMITS_OF_BYTES, "concurrent", "queued", "webhooks"),
+    "save_push_config": ("webhooks",),
     "send_signal": LIMITS_OF_BYTES,
 }
 """Limits that a script checks."""

@@ -36,7 +36,7 @@ local function read_marked(r, value, marks)
 end
 
 -- Return the reminders that were not posted yet. `packed` is a sequence of strings, each preceded by its length: the µs of
--- all reminders, the event and the metadata of each reminder, and the fields of ConfigArguments if there is an escalation.
+-- all reminders, the event and the metadata of each reminder, and the fields of ConfigSection if there is an escalation.
 local function unposted_reminders(packed, posted_count)
   local texts, position = {}, 1
   while position <= #packed do

@@ -16,7 +16,7 @@ local function leave_context_queue(keys, r, after_us)
   redis.call('LREM', r.context_queue, 1, task_tag(keys))
   redis.call('ZREM', r.dispatch .. ':blocked', run_name(r))
   if first ~= task_tag(keys) then return '', '', '' end
-  local prefix = string.match(keys.record, '^(.*):{')
+  local prefix = prefix_of(keys)
   first = redis.call('LINDEX', r.context_queue, 0)
   while first do
     local next = redis.call('HMGET', keys_of(prefix, first).record, 'task_id', 'run', 'phase', 'options')

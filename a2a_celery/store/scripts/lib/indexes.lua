@@ -6,17 +6,9 @@ local NEWEST_SCOPES = 10000
 -- remove_archived.
 local function is_archiving(keys, r)
   if rawget(r, 'archiving') == nil then
-    r.archiving = redis.call('HGET', string.match(keys.record, '^(.*):{') .. ':installation', 'archive') == '1'
+    r.archiving = redis.call('HGET', prefix_of(keys) .. ':installation', 'archive') == '1'
   end
   return r.archiving
-end
-
--- Return the prefix of the indexes of a scope, like `Keys.scope_index`.
-local function scope_index_of(prefix, scope) return prefix .. ':tasks:' .. scope .. ':' end
-
--- Return the prefix of the indexes of a context, like `Keys.context_index`.
-local function context_index_of(prefix, scope, context_id)
-  return prefix .. ':context:' .. scope .. ':' .. quoted(context_id) .. ':'
 end
 
 -- Return the index of the live tasks of an owner in all tenants, or nil for a task that is not in such an index.

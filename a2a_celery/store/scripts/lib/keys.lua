@@ -11,6 +11,14 @@ end
 -- Return the prefix of the keys of the deployment from the keys of a task.
 local function prefix_of(keys) return string.match(keys.record, '^(.*):{') end
 
+-- Return the prefix of the indexes of a scope, like `Keys.scope_index`.
+local function scope_index_of(prefix, scope) return prefix .. ':tasks:' .. scope .. ':' end
+
+-- Return the prefix of the indexes of a context, like `Keys.context_index`.
+local function context_index_of(prefix, scope, context_id)
+  return prefix .. ':context:' .. scope .. ':' .. quoted(context_id) .. ':'
+end
+
 -- Return the hash tag of the keys of a task. Indexes contain the tags of tasks.
 local function task_tag(keys) return string.match(keys.record, '{(.-)}') end
 

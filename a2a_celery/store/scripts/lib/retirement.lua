@@ -40,7 +40,7 @@ local NEWEST_FAILURES = 200
 
 -- Add a failed task to the list of the newest failed tasks of all owners, for operators.
 local function record_failure(keys, r)
-  local failures = string.match(keys.record, '^(.*):{') .. ':failures'
+  local failures = prefix_of(keys) .. ':failures'
   redis.call('ZADD', failures, micros(r.at), task_tag(keys))
   redis.call('ZREMRANGEBYRANK', failures, 0, -NEWEST_FAILURES - 1)
   redis.call('EXPIRE', failures, math.max(tonumber(r.retention), redis.call('TTL', failures)))
@@ -73,7 +73,7 @@ local function end_task(keys, r, is_resubmittable)
     pack_task(keys, r)
   end
   if is_archiving(keys, r) then
-    local archive = string.match(keys.record, '^(.*):{') .. ':archive'
+    local archive = prefix_of(keys) .. ':archive'
     redis.call('ZADD', archive, micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))
   else
     expire_task(keys, r)

@@ -122,8 +122,8 @@ local function with_defaults(r) return setmetatable(r, {__index = DEFAULTS}) end
 local DERIVED = {
   leases = function(prefix) return prefix .. ':leases' end,
   dispatch = function(prefix) return prefix .. ':dispatch' end,
-  scope_index = function(prefix, r) return prefix .. ':tasks:' .. r.scope .. ':' end,
-  context_index = function(prefix, r) return prefix .. ':context:' .. r.scope .. ':' .. quoted(r.context) .. ':' end,
+  scope_index = function(prefix, r) return scope_index_of(prefix, r.scope) end,
+  context_index = function(prefix, r) return context_index_of(prefix, r.scope, r.context) end,
 }
 
 -- Return the record as a table, or nil if the task does not exist. The table also has the fields of DERIVED. Large and
@@ -143,7 +143,7 @@ local function load_record(keys)
   return setmetatable(r, {__index = function(_, field)
     local derive = DERIVED[field]
     if not derive then return redis.call('HGET', keys.record, field) or nil end
-    r[field] = derive(string.match(keys.record, '^(.*):{'), r)
+    r[field] = derive(prefix_of(keys), r)
     return r[field]
   end})
 end

@@ -5,7 +5,7 @@
 --       | the reply of a section
 --       | {'limited', see lib/limits.lua}
 --       | {'id_conflict'}: a task of another scope has the id
--- requires: blobs, context_queue, dispatch, indexes, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
+-- requires: blobs, context_queue, dispatch, indexes, keys, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
 
 local scope_index, context_index = scope_index_of(prefix, scope), context_index_of(prefix, scope, context_id)
 local missing = missing_blobs(keys)
@@ -18,11 +18,9 @@ if r and r.scope == scope then
 end
 local refused = check_sections(keys) or r and {'id_conflict'}
 if refused then return refused end
-if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
 r = {task_id = task_id, run = 1, scope = scope, scope_index = scope_index, context_index = context_index,
   retention = retention, leases = leases, dispatch = dispatch, context_queue = context_queue}
-refused = validate_sections(keys, r)
-if refused then return refused end
+if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
 local description = table.concat({describe_sections(keys, r)})
 task_event = task_event .. description
 local request_size = #request + #caller + #options

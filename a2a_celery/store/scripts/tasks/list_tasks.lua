@@ -2,7 +2,7 @@
 -- descending id.
 -- returns {number of tasks on all pages, '1' if another page follows, archive cutoff ('' for none), tasks …}. A task is
 --         {task id, context id, state, time of the status in µs, snapshot}, without a snapshot if the task is unreadable.
--- requires: indexes, keys, packed, snapshot, states, time, transitions
+-- requires: keys, packed, snapshot, states, time, transitions
 
 local index_prefix = context_id == '' and scope_index_of(prefix, scope) or context_index_of(prefix, scope, context_id)
 local cursor_at = cursor and tonumber(cursor.at_us)

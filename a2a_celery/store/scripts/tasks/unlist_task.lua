@@ -6,5 +6,5 @@
 local r = load_record(keys)
 if not r or not TERMINAL[r.state] then return 0 end
 remove_from_indexes(keys, r, r.state)
-if redis.call('ZREM', string.match(keys.record, '^(.*):{') .. ':archive', task_tag(keys)) == 1 then expire_task(keys, r) end
+if redis.call('ZREM', prefix_of(keys) .. ':archive', task_tag(keys)) == 1 then expire_task(keys, r) end
 return 1

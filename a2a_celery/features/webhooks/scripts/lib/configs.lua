@@ -15,13 +15,13 @@ local function remove_config(keys, r, config, cursor)
   end
 end
 
--- Return the refusal of a config, or nil: {'webhooks', maximum, µs}: its owner has too many configs, and may try again
--- after the µs | {'configs'}: the task has too many configs. A config may replace a config with the same id. `config` has
+-- Return the refusal of a config, or nil: {'limited', …}, see lib/limits.lua: its owner has too many configs |
+-- {'configs'}: the task has too many configs. A config may replace a config with the same id. `config` has
 -- the fields of ConfigSection in config_section.py.
 local function refuse_config(keys, config)
   if load_delivery(keys, config.id) then return nil end
   if config.listed ~= '' and redis.call('ZCOUNT', config.listed, '(' .. micros(now()), '+inf') >= tonumber(config.max_listed) then
-    return {'webhooks', config.max_listed, micros(LONG_WAIT)}
+    return {'limited', 'webhooks', config.max_listed, micros(LONG_WAIT)}
   end
   return #cursor_ids(keys) >= tonumber(config.max_configs) and {'configs'} or nil
 end
