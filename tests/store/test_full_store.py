@@ -277,9 +277,13 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", params=installed_servers(), ids=str)
+BUNDLED, *OTHERS = installed_servers()
+SERVERS = [BUNDLED, *(pytest.param(server, marks=pytest.mark.merge) for server in OTHERS)]
+
+
+@pytest.fixture(scope="module", params=SERVERS, ids=str)
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
-    """Run a server of each installed version of Redis for the whole module."""
+    """Run a server of each installed version of Redis for the whole module. The change tier has one version."""
     server = EmbeddedRedis(server=request.param)
     server.start()
     yield server
