@@ -16,6 +16,7 @@ import pytest
 import redis
 
 import a2a_celery.store
+from a2a_celery.features.publish_on_accept.section import PushedMessage
 from a2a_celery.store.operation import script
 from tests.support.clients.talk import HEADERS, TIMEOUT, read, send
 from tests.support.processes.fleet import Fleet, Gateway, running_fleet
@@ -27,7 +28,8 @@ SCRIPTS = (
     "create_task", "mark_published", "claim_run", "append", "settle_run", "read_log", "read_task", "renew_runs",
     "read_memory", "report_prefetched",
 )  # fmt: skip
-NAMES = {script(name).sha: name for name in SCRIPTS}
+LOADED = [*map(script, SCRIPTS), script("create_task", (PushedMessage,))]
+NAMES = {loaded.sha: loaded.name for loaded in LOADED}
 
 BY_THE_CLOCK = {
     "renew_runs", "mark_published", "read_memory", "report_prefetched",
@@ -42,8 +44,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gate
     """Fleet with a worker and a gateway that have already executed a task. Redis has loaded all scripts."""
     with running_fleet(Path(tmp_path_factory.mktemp("fleet"))) as fleet:
         with redis.Redis.from_url(fleet.redis.store_url) as client:
-            for name in SCRIPTS:
-                client.script_load(script(name).text)
+            for loaded in LOADED:
+                client.script_load(loaded.text)
         fleet.worker(pool="threads")
         gateway = fleet.gateway()
         send(gateway, "echo", "hello")
