@@ -480,9 +480,9 @@ def sections_for_message(
 def creation_sections(message: Message, caller_sections: Sequence[Section[Any]]) -> list[Section[Any]]:
     """Return the sections that the metadata of the first message of a task turns on. A section of a class that
     `caller_sections` contains is omitted."""
-    kinds = {type(section) for section in caller_sections}
+    classes = {type(section) for section in caller_sections}
     sections = (section_of(message) for name, section_of in CREATION_SECTIONS.items() if name in message.metadata)
-    return [section for section in sections if section is not None and type(section) not in kinds]
+    return [section for section in sections if section is not None and type(section) not in classes]
 
 
 def messages_with_arguments(task: Task, message: Message | None) -> list[Message]:

@@ -15,6 +15,8 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.features.families.section import MAX_DEPTH
+from a2a_celery.lifecycle.own_metadata import NAMESPACE, PARENT_TASK_ID
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation
@@ -125,6 +127,20 @@ async def test_tasks_of_all_agents_count_and_a_queue_is_an_agents_own(
         await gateway.send_message("echo")
         assert (await gateway.try_to_send("echo", "another")).status_code == 429
         assert (await gateway.try_to_send("other")).status_code == 200
+
+
+async def test_the_limit_of_an_owner_comes_before_the_limit_of_a_parent(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    """The check of a parent may read all of its children."""
+    async with local_gateway(store, redis_server.store_url, keys, owner_max_concurrent_tasks=1) as gateway:
+        task = await gateway.send_message()
+        await store.redis.hset(keys.task(task["id"]).record, "depth", MAX_DEPTH)
+
+        answer = await gateway.try_to_send(metadata={NAMESPACE + PARENT_TASK_ID: task["id"]})
+
+    assert answer.status_code == 429
+    assert "concurrent" in answer.text
 
 
 @pytest.mark.parametrize("limit", ["concurrent", "queued"])
