@@ -19,11 +19,13 @@ from statistics import median
 from typing import Any, TypeVar
 
 import redis.asyncio
-from a2a.types import TaskStatus, TaskStatusUpdateEvent
+from a2a.types import AgentCard, TaskStatus, TaskStatusUpdateEvent
 
 from a2a_celery import Turn
+from a2a_celery.agents import Agent
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.agents.running_agent import RunningAgent
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.execution.open_run import OpenRun
 from a2a_celery.execution.run import begin_agent
@@ -86,19 +88,21 @@ async def send_events(turn: Turn, events: RunEventQueue, count: int) -> None:
         await events.flush()
 
 
-Agent = Callable[[Turn, RunEventQueue, int], Awaitable[None]]
+AGENT = Agent("agent", AgentCard(name="agent"), "function", None)
+
+Code = Callable[[Turn, RunEventQueue, int], Awaitable[None]]
 
 
-async def measure(store: CountingStore, agent: Agent, count: int) -> Cost:
+async def measure(store: CountingStore, agent: Code, count: int) -> Cost:
     """Run `agent` with `count` events or steps in a new task. Return the cost of one event or step."""
     keys = Keys("benchmark")
     claim = await Seeds(store, keys).claim_run()
 
     caller = Caller(user="ann")
     settings = Settings(store_url="redis://127.0.0.1/0")
-    run = OpenRun(store, keys, replace(claim, caller=caller.to_json()), settings)
+    run = OpenRun(store, keys, replace(claim, caller=caller.to_json()), settings, AGENT)
     events = RunEventQueue(run, hold=1)
-    begin_agent(run, events)
+    begin_agent(RunningAgent(run, events))
     turn = Turn(run, events, caller)
     before, calls = (processor(), await redis_processor(store.redis)), store.calls
     await agent(turn, events, count)
@@ -122,7 +126,7 @@ async def redis_processor(client: redis.asyncio.Redis) -> float:
 
 async def rounds(url: str, count: int) -> int:
     store = CountingStore(url)
-    costs: dict[Agent, list[Cost]] = {send_events: [], take_steps: []}
+    costs: dict[Code, list[Cost]] = {send_events: [], take_steps: []}
     for number in range(ROUNDS + 1):
         for agent, agent_costs in costs.items():
             task = asyncio.create_task(measure(store, agent, count), context=copy_context())
