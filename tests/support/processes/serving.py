@@ -26,7 +26,10 @@ async def running_server(app: ASGIApp, **options: Any) -> AsyncIterator[uvicorn.
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
     await server.lifespan.startup()
-    await server.startup(sockets=[socket.create_server(("127.0.0.1", 0))])
+    listener = socket.create_server(("127.0.0.1", 0))
+    # asyncio does not recognize the accepted connections of this listener as TCP, so Nagle's algorithm delays responses
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    await server.startup(sockets=[listener])
     await server.on_tick(0)  # sets the default headers
     try:
         yield server
