@@ -26,7 +26,7 @@ NAMES = {
     "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
     "limits": r"features[./]limits\b|TaskLimits|TASK_LIMIT|owner_max_(?:concurrent|stored)|agent_max_queue|owner_bytes",
     "publish_on_accept": (
-        r"features[./]publish_on_accept|message_preparer|MessagePreparer|MessagePusher|PushedMessage|PreparedMessage"
+        r"features[./]publish_on_accept|message_preparer|MessagePreparer|MessagePusher|PushedMessage"
     ),
     "questions": (
         r"features\.questions|\b[Rr]eminders?\b(?! poster)|[Rr]emind_?[aA]fter|escalate_to|post_reminders"

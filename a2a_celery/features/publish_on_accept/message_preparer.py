@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Lock, Thread
 from typing import Any
@@ -47,27 +46,6 @@ OWN_RECEIVERS = frozenset({"a2a_celery.exposing"})
 """``dispatch_uid`` of each receiver of ``before_task_publish`` that has no effect in a gateway."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedMessage:
-    """Message of a run for the Redis process with the run id `server`.
-
-    Attributes:
-        server: Run id of the broker's process; see the command INFO.
-        database: Number of the broker's database.
-        queue: Key of the list that receives `body`.
-        body: Message as kombu would write it.
-        event_channel: Channel of the ``task-sent`` event, or "" if there is no event.
-        event: Event as kombu would publish it.
-    """
-
-    server: str
-    database: int
-    queue: str
-    body: bytes
-    event_channel: str = ""
-    event: bytes = b""
-
-
 class MessagePreparer:
     """Factory for messages that the store pushes to the broker.
 
@@ -99,8 +77,12 @@ class MessagePreparer:
         self._is_impossible = False
         self._is_suspended = False
 
-    def prepare(self, options: RunOptions, publish: Callable[[Any], None]) -> PreparedMessage | None:
-        """Return the message that ``publish(producer)`` publishes, or None if the run must be published later.
+    def prepare(self, options: RunOptions, publish: Callable[[Any], None]) -> tuple[str, int, RecordedMessage] | None:
+        """Prepare the message that ``publish(producer)`` publishes.
+
+        Returns:
+            The run id of the broker's Redis process, the number of the broker's database and the message, or None if
+            the run must be published later.
 
         This method does not wait for the broker. A thread reads the broker's run id and declares queues. The method
         returns None until the thread has finished. After `suspend`, `publish` is not called until the next check is
@@ -136,9 +118,7 @@ class MessagePreparer:
             self._check_soon()
         if server is None or len(recorded_call.body) > MAX_BODY:
             return None
-        return PreparedMessage(
-            *server, recorded_call.key, recorded_call.body, recorded_call.event_channel, recorded_call.event
-        )
+        return *server, recorded_call
 
     def suspend(self) -> None:
         """Prepare no further messages until the next check, because the broker is not the server of the store."""
@@ -242,15 +222,16 @@ class MessagePusher(RunSections):
         if not self.is_enabled:
             return None
         publish = partial(self._publisher.publish_with, agent=agent, ref=ref, options=options)
-        message = self.preparer.prepare(options, publish)
-        if message is None:
+        prepared = self.preparer.prepare(options, publish)
+        if prepared is None:
             return None
+        server, database, message = prepared
         return PushedMessage(
             ref.name,
-            message.server,
-            message.database,
+            server,
+            database,
             self._database,
-            message.queue,
+            message.key,
             message.body,
             message.event_channel,
             message.event,
