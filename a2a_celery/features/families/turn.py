@@ -3,25 +3,15 @@ variant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from ...execution.agents.running_agent import RunningAgent, loop_method
+from ...execution.agents.running_agent import loop_method
+from ...execution.agents.turn_members import BlockingTurnMembers, TurnMembers
 from .calls import begin_call
 
-if TYPE_CHECKING:
-    from ...execution.agents.turn import Turn
 
-T = TypeVar("T")
-
-
-class CallMethods:
+class CallMethods(TurnMembers):
     """Methods of `Turn` for calls to other agents."""
-
-    if TYPE_CHECKING:  # members of `Turn`
-        _agent: RunningAgent
-
-        def stop_if_asking(self) -> None: ...
 
     @loop_method
     async def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
@@ -55,13 +45,8 @@ class CallMethods:
         return await begin_call(self._agent, agent, message, context_id, tenant).result()
 
 
-class BlockingCallMethods:
+class BlockingCallMethods(BlockingTurnMembers):
     """Blocking variants of `CallMethods`."""
-
-    if TYPE_CHECKING:  # members of `BlockingTurn`
-        _turn: Turn
-
-        def _wait_for(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
     def call(self, agent: Any, message: Any, *, context_id: str | None = None, tenant: str | None = None) -> Any:
         """See `Turn.call`."""

@@ -80,10 +80,6 @@ class MessagePreparer:
     def prepare(self, options: RunOptions, publish: Callable[[Any], None]) -> tuple[str, int, RecordedMessage] | None:
         """Prepare the message that ``publish(producer)`` publishes.
 
-        Returns:
-            The run id of the broker's Redis process, the number of the broker's database and the message, or None if
-            the run must be published later.
-
         This method does not wait for the broker. A thread reads the broker's run id and declares queues. The method
         returns None until the thread has finished. After `suspend`, `publish` is not called until the next check is
         due, so that a broker on another server does not slow down the gateway.
@@ -96,6 +92,10 @@ class MessagePreparer:
         * a publish in a Celery task, and any publish with ``task_always_eager``;
         * custom routers, receivers of Celery's publish signals, a custom ``apply_async`` of the task, and traces.
           Such code may block, and must not be executed for a message that may be refused.
+
+        Returns:
+            The run id of the broker's Redis process, the number of the broker's database and the message, or None if
+            the run must be published later.
         """
         if self._is_impossible or options.not_before is not None:
             return None

@@ -3,13 +3,14 @@ variants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from a2a.types import Message, Part
 
 from ...errors import InputRequired
-from ...execution.agents.running_agent import RunningAgent, loop_method
+from ...execution.agents.running_agent import loop_method
+from ...execution.agents.turn_members import BlockingTurnMembers, TurnMembers
 from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from ...lifecycle.questions import Question, schema_part
 from ..steps.journal import RunJournal
@@ -17,27 +18,19 @@ from .answer import Answer
 from .answer_sequence import AnswerSequence
 from .reminders import RemindAfter, Reminders
 
-if TYPE_CHECKING:
-    from ...execution.agents.turn import Turn
-    from ...execution.open_run import OpenRun
-
 T = TypeVar("T")
 
 
-class QuestionMethods:
+class QuestionMethods(TurnMembers):
     """Methods of `Turn` for questions."""
 
     if TYPE_CHECKING:  # members of `Turn`
-        _agent: RunningAgent
-        _run: OpenRun
 
         @property
         def journal(self) -> RunJournal: ...
 
         @property
         def task_id(self) -> str: ...
-
-        def stop_if_asking(self) -> None: ...
 
     @overload
     async def ask(
@@ -218,13 +211,8 @@ class QuestionMethods:
         return signal
 
 
-class BlockingQuestionMethods:
+class BlockingQuestionMethods(BlockingTurnMembers):
     """Blocking variants of `QuestionMethods`."""
-
-    if TYPE_CHECKING:  # members of `BlockingTurn`
-        _turn: Turn
-
-        def _wait_for(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
     @overload
     def ask(

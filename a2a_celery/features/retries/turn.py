@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.exceptions import Retry
 
 from ...errors import ConfigError
-from ...execution.agents.running_agent import RunningAgent
+from ...execution.agents.turn_members import BlockingTurnMembers, TurnMembers
 from .retries import Retries
 
-if TYPE_CHECKING:
-    from ...execution.agents.turn import Turn
 
-
-class RetryMethods:
+class RetryMethods(TurnMembers):
     """Methods of `Turn` for retries."""
-
-    if TYPE_CHECKING:  # members of `Turn`
-        _agent: RunningAgent
 
     @property
     def retries(self) -> int:
@@ -65,11 +59,8 @@ class RetryMethods:
         return self._agent.feature(Retries)
 
 
-class BlockingRetryMethods:
+class BlockingRetryMethods(BlockingTurnMembers):
     """Blocking variants of `RetryMethods`."""
-
-    if TYPE_CHECKING:  # members of `BlockingTurn`
-        _turn: Turn
 
     def retry(self, **options: Any) -> Retry:
         """See `Turn.retry`."""

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from a2a.types import Message
 
 from ...errors import ConfigError
 from ...execution.agents.running_agent import loop_method
+from ...execution.agents.turn_members import BlockingTurnMembers, TurnMembers
 from .session import HISTORY_MESSAGES, ContextSession
 
-if TYPE_CHECKING:
-    from ...execution.agents.turn import Turn
-    from ...execution.open_run import OpenRun
 
-T = TypeVar("T")
-
-
-class SessionMethods:
+class SessionMethods(TurnMembers):
     """Members of `Turn` for sessions."""
-
-    if TYPE_CHECKING:  # members of `Turn`
-        _run: OpenRun
 
     @property
     def session(self) -> ContextSession:
@@ -52,13 +43,8 @@ class SessionMethods:
         await self.session.checkpoint(state)
 
 
-class BlockingSessionMethods:
+class BlockingSessionMethods(BlockingTurnMembers):
     """Methods of `BlockingTurn` for sessions."""
-
-    if TYPE_CHECKING:  # members of `BlockingTurn`
-        _turn: Turn
-
-        def _wait_for(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
     def checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """See `Turn.checkpoint`."""

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Iterator
 
 from a2a.types import Message
 
 from ...execution.agents.running_agent import loop_method
+from ...execution.agents.turn_members import BlockingTurnMembers, TurnMembers
 from .messages import messages_of
 
-if TYPE_CHECKING:
-    from ...execution.agents.turn import Turn
-    from ...execution.open_run import OpenRun
 
-T = TypeVar("T")
-
-
-class SteeringMethods:
+class SteeringMethods(TurnMembers):
     """Methods of `Turn` for steering messages."""
-
-    if TYPE_CHECKING:  # member of `Turn`
-        _run: OpenRun
 
     @loop_method
     async def poll_messages(self) -> list[Message]:
@@ -44,13 +35,8 @@ class SteeringMethods:
             yield await messages.wait()
 
 
-class BlockingSteeringMethods:
+class BlockingSteeringMethods(BlockingTurnMembers):
     """Blocking variants of `SteeringMethods`."""
-
-    if TYPE_CHECKING:  # members of `BlockingTurn`
-        _turn: Turn
-
-        def _wait_for(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
     def poll_messages(self) -> list[Message]:
         """See `Turn.poll_messages`."""

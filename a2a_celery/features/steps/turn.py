@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...execution.agents.running_agent import RunningAgent, loop_method
+from ...execution.agents.running_agent import loop_method
+from ...execution.agents.turn_members import BlockingTurnMembers, TurnMembers
 from .durable_steps import DurableStep, StepCall
 from .journal import RunJournal, current_step_key
 
-if TYPE_CHECKING:
-    from ...execution.agents.turn import Turn
 
-
-class StepMethods:
+class StepMethods(TurnMembers):
     """Methods of `Turn` for durable steps."""
-
-    if TYPE_CHECKING:  # member of `Turn`
-        _agent: RunningAgent
 
     @property
     def journal(self) -> RunJournal:
@@ -58,11 +53,8 @@ class StepMethods:
         return current_step_key()
 
 
-class BlockingStepMethods:
+class BlockingStepMethods(BlockingTurnMembers):
     """Blocking variants of `StepMethods`."""
-
-    if TYPE_CHECKING:  # member of `BlockingTurn`
-        _turn: Turn
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """See `Turn.step`. A plain function is called in the current thread."""

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...execution.agents.running_agent import RunningAgent, loop_method
+from ...execution.agents.running_agent import loop_method
+from ...execution.agents.turn_members import BlockingTurnMembers, TurnMembers
 from ...lifecycle.signals import ReceivedSignal
 from .waits import begin_sleep, begin_wait
 
-if TYPE_CHECKING:
-    from ...execution.agents.turn import Turn
 
-T = TypeVar("T")
-
-
-class WaitMethods:
+class WaitMethods(TurnMembers):
     """Methods of `Turn` for waits."""
-
-    if TYPE_CHECKING:  # members of `Turn`
-        _agent: RunningAgent
-
-        def stop_if_asking(self) -> None: ...
 
     @loop_method
     async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
@@ -71,13 +60,8 @@ class WaitMethods:
         return await begin_wait(self._agent, name, timeout).wait_for()
 
 
-class BlockingWaitMethods:
+class BlockingWaitMethods(BlockingTurnMembers):
     """Blocking variants of `WaitMethods`."""
-
-    if TYPE_CHECKING:  # members of `BlockingTurn`
-        _turn: Turn
-
-        def _wait_for(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
     def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
         """See `Turn.sleep`."""
