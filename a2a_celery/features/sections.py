@@ -15,14 +15,15 @@ from ..lifecycle.refusals import Refusal
 from ..settings import Settings
 from ..store import Keys
 from ..store.verbs import Section
-from .families import LIMIT_TEXTS as FAMILY_LIMIT_TEXTS
+from .families import LIMIT_TEXTS as CHILD_LIMITS
 from .families.section import section_of_message
 from .feature import RunSections, ValidationRequired
-from .limits.section import TASK_LIMIT_TEXTS, limits_of
+from .limits.section import LIMIT_TEXTS as TASK_LIMITS
+from .limits.section import limits_of
 from .publish_on_accept.message_preparer import MessagePusher
 from .questions.answer_section import AnswerSection
 from .questions.question_section import section_of_pause
-from .webhooks.config_section import CONFIG_LIMIT_TEXTS
+from .webhooks.config_section import LIMIT_TEXTS as WEBHOOK_LIMITS
 
 CREATION_SECTIONS: Mapping[str, Callable[[Message], Section[Refusal] | None]] = {
     NAMESPACE + PARENT_TASK_ID: section_of_message,
@@ -42,7 +43,7 @@ ADMISSION_SECTIONS: Sequence[Callable[[Settings, Keys, Iterable[str]], Callable[
 """Functions that return, for the settings, keys and agents of a process, the function that returns the section of a
 client's message or signal for a task in a scope. They return None if no setting turns the feature on."""
 
-LIMIT_TEXTS: Mapping[str, str] = {**FAMILY_LIMIT_TEXTS, **CONFIG_LIMIT_TEXTS, **TASK_LIMIT_TEXTS}
+LIMIT_TEXTS: Mapping[str, str] = {**CHILD_LIMITS, **WEBHOOK_LIMITS, **TASK_LIMITS}
 """Text of the error by the name of the limit, for the limits that sections check."""
 
 PAUSE_SECTIONS: Sequence[Callable[[RunRef, Sequence[Part], Section[Any] | None], Section[Any] | None]] = (

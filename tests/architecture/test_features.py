@@ -24,7 +24,7 @@ NAMES = {
         r"|lifecycle[./]parents"
     ),
     "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
-    "limits": r"features[./]limits\b|TaskLimits|TASK_LIMIT|owner_max_(?:concurrent|stored)|agent_max_queue|owner_bytes",
+    "limits": r"features[./]limits\b|TaskLimits|owner_max_(?:concurrent|stored)|agent_max_queue|owner_bytes",
     "publish_on_accept": (
         r"features[./]publish_on_accept|message_preparer|MessagePreparer|MessagePusher|PushedMessage"
     ),

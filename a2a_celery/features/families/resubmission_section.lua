@@ -1,6 +1,6 @@
 -- families: move the called children of a resubmitted task to the new task if it continues with the journal. A watcher
 -- cancels the other children.
--- requires: cleanup, keys
+-- requires: children, keys
 
 local function resubmitted(families, old_keys, old, keys, task_id, continues)
   if continues and old.depth then redis.call('HSET', keys.record, 'depth', old.depth) end
@@ -14,8 +14,8 @@ local function resubmitted(families, old_keys, old, keys, task_id, continues)
       list[#list + 1] = child .. ' '
       if is_called then redis.call('HSET', record, 'parent', task_id) end
     end
-    if #called > 0 then redis.call('HSET', keys.record, 'children', table.concat(called), 'cleanup', 'ended_parents') end
+    if #called > 0 then save_children(keys, table.concat(called)) end
     redis.call('HSET', old_keys.record, 'children', table.concat(others))
   end
-  join_cleanup(old_keys, 'ended_parents')
+  cancel_children(old_keys)
 end

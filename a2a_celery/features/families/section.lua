@@ -1,5 +1,5 @@
 -- families: make a new task a child. A section has the fields of ChildSection in section.py.
--- requires: cleanup, keys, limits, states, status, task_waits, tasks, time
+-- requires: children, cleanup, keys, limits, states, status, task_waits, tasks, time
 --
 -- The record of a child has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record of a
 -- parent has `children`: the tags of its children in the order of their creation, each followed by a space. The tag of a
@@ -86,10 +86,10 @@ local function accepted(families, keys, task_id)
   if not parent then return end
   redis.call('HSET', keys.record, 'parent', families.id, 'depth', parent.depth)
   local children = parent.children .. task_tag(keys) .. (families.cancels and '' or '!') .. ' '
-  redis.call('HSET', parent.keys.record, 'children', children, 'cleanup', 'ended_parents')
+  save_children(parent.keys, children)
   merge_metadata(keys, families.metadata)
   if families.is_waiting then await_task(keys, families.id, parent.turn, 'child/' .. task_id) end
   if families.is_called then redis.call('HSET', keys.record, 'called', '1') end
   local is_kept = families.is_called and redis.call('HEXISTS', parent.keys.record, 'request') == 1
-  if families.cancels and ends_without_result(parent.state) and not is_kept then join_cleanup(parent.keys, 'ended_parents') end
+  if families.cancels and ends_without_result(parent.state) and not is_kept then cancel_children(parent.keys) end
 end

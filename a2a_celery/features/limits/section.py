@@ -13,7 +13,7 @@ from ...settings import Settings
 from ...store import Keys
 from ...store.verbs import section
 
-TASK_LIMIT_TEXTS = {
+LIMIT_TEXTS = {
     "concurrent": "The limit of {} running tasks is reached",
     "queued": "The limit of {} queued messages of this agent is reached",
     "owner_bytes": "The limit of {} stored bytes is reached: this message does not fit",

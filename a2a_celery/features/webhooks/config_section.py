@@ -71,7 +71,7 @@ class ConfigSection(NamedTuple):
         return refusal(task_id, reply, CONFIG_REASONS) if reply[0] in CONFIG_REASONS else None
 
 
-CONFIG_LIMIT_TEXTS = {"webhooks": "The limit of {} push notification configs is reached: delete one"}
+LIMIT_TEXTS = {"webhooks": "The limit of {} push notification configs is reached: delete one"}
 """Text of the error by the name of the limit."""
 
 
