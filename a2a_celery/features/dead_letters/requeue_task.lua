@@ -25,10 +25,9 @@ if dead.context_queue then redis.call('HSET', record, 'context_queue', dead.cont
 for _, field in ipairs({'interrupted_state', 'turn_messages', 'read_messages'}) do
   if dead[field] then redis.call('HSET', record, field, dead[field]) end
 end
-local r = with_defaults({task_id = task_id, scope = dead.scope, scope_index = dead.scope_index,
-  context_index = dead.context_index, joined_indexes = dead.joined_indexes, retention = retention, leases = dead.leases,
-  dispatch = dead.dispatch, quota_account = dead.quota_account, queue = dead.queue, context_queue = dead.context_queue,
-  state = 0, version = 0, run = 1, phase = 'queued', seq = 0, turn = dead.turn, attempt = 1})
+local r = new_record(new_keys, {task_id = task_id, scope = dead.scope, context = dead.context,
+  joined_indexes = dead.joined_indexes, retention = retention, quota_account = dead.quota_account, queue = dead.queue,
+  context_queue = dead.context_queue, state = 0, version = 0, run = 1, phase = 'queued', turn = dead.turn})
 if dead.quota_account then
   redis.call('HSET', record, 'quota_account', dead.quota_account)
   add_size(r, size_of_request(new_keys))

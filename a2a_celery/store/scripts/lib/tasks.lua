@@ -115,9 +115,6 @@ local SAVED = 17   -- save_record writes the first fields, of which `status` is 
 local DEFAULTS = {seq = 0, turn = 1, attempt = 1, has_message = '0', phase = '', token = '', runner = '',
   cancel_requested = '0', nonce = '', max_attempts = '1'}
 
--- Give the table of a new task the default values.
-local function with_defaults(r) return setmetatable(r, {__index = DEFAULTS}) end
-
 -- Functions that return the keys of the lists of claimed and of queued runs, and the prefixes of the indexes of a task.
 local DERIVED = {
   leases = function(prefix) return prefix .. ':leases' end,
@@ -125,6 +122,19 @@ local DERIVED = {
   scope_index = function(prefix, r) return scope_index_of(prefix, r.scope) end,
   context_index = function(prefix, r) return context_index_of(prefix, r.scope, r.context) end,
 }
+
+-- Return the value of a field of DERIVED, and set the field, or return nil for any other field.
+local function derived(keys, r, field)
+  local derive = DERIVED[field]
+  if not derive then return nil end
+  r[field] = derive(prefix_of(keys), r)
+  return r[field]
+end
+
+-- Give the table `r` of a new task the default values and the fields of DERIVED.
+local function new_record(keys, r)
+  return setmetatable(r, {__index = function(_, field) return DEFAULTS[field] or derived(keys, r, field) end})
+end
 
 -- Return the record as a table, or nil if the task does not exist. The table also has the fields of DERIVED. Large and
 -- rarely used fields (request, caller …) are read on access, so that the cost of an append does not depend on the size of
@@ -141,10 +151,7 @@ local function load_record(keys)
   r.cursors_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
   r.before_us = r.recorded_at -- time of the newest entry before this script
   return setmetatable(r, {__index = function(_, field)
-    local derive = DERIVED[field]
-    if not derive then return redis.call('HGET', keys.record, field) or nil end
-    r[field] = derive(prefix_of(keys), r)
-    return r[field]
+    return derived(keys, r, field) or redis.call('HGET', keys.record, field) or nil
   end})
 end
 

@@ -5,9 +5,8 @@
 --       | the reply of a section
 --       | {'limited', see lib/limits.lua}
 --       | {'id_conflict'}: a task of another scope has the id
--- requires: blobs, context_queue, dispatch, indexes, keys, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
+-- requires: blobs, context_queue, dispatch, indexes, limits, log_lookup, options, publication, runs, states, status, stored_bytes, tasks, time
 
-local scope_index, context_index = scope_index_of(prefix, scope), context_index_of(prefix, scope, context_id)
 local missing = missing_blobs(keys)
 if missing then return missing end
 local r = redis.call('EXISTS', keys.record) == 1 and load_record(keys)
@@ -18,8 +17,8 @@ if r and r.scope == scope then
 end
 local refused = check_sections(keys) or r and {'id_conflict'}
 if refused then return refused end
-r = {task_id = task_id, run = 1, scope = scope, scope_index = scope_index, context_index = context_index,
-  retention = retention, leases = leases, dispatch = dispatch, context_queue = context_queue}
+r = new_record(keys, {task_id = task_id, run = 1, scope = scope, context = context_id, retention = retention,
+  context_queue = context_queue})
 if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
 local description = table.concat({describe_sections(keys, r)})
 task_event = task_event .. description
