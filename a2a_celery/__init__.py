@@ -36,10 +36,10 @@ from .errors import (
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .execution.agents.run_hooks import RunInfo
     from .execution.agents.turn import Turn
     from .execution.events.steps import current_execution
     from .execution.plain_tasks.plain_task import current_turn
+    from .features.hooks.run_hooks import RunInfo
     from .features.questions.answer import Answer
     from .features.sessions.session import ContextSession, current_session
     from .features.steps.durable_steps import step
@@ -55,7 +55,7 @@ else:
         "LimitExceededError": "operations.errors",
         "Question": "lifecycle.questions",
         "ReceivedSignal": "lifecycle.signals",
-        "RunInfo": "execution.agents.run_hooks",
+        "RunInfo": "features.hooks.run_hooks",
         "TaskHandle": "submission",
         "Turn": "execution.agents.turn",
         "current_execution": "execution.events.steps",

@@ -206,7 +206,7 @@ OUTCOMES: dict[type[Outcome], str] = {
     Superseded: "superseded",
     Lost: "lost",
 }
-"""Names of outcomes in logs, spans and hooks."""
+"""Names of outcomes in logs and spans, and for features."""
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
