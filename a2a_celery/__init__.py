@@ -38,7 +38,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from .execution.agents.turn import Turn
     from .execution.events.steps import current_execution
-    from .execution.plain_tasks.plain_task import current_turn
+    from .execution.plain_tasks.threaded_call import current_turn
     from .features.hooks.run_hooks import RunInfo
     from .features.questions.answer import Answer
     from .features.sessions.session import ContextSession, current_session
@@ -61,7 +61,7 @@ else:
         "current_execution": "execution.events.steps",
         "current_session": "features.sessions.session",
         "current_step_key": "features.steps.journal",
-        "current_turn": "execution.plain_tasks.plain_task",
+        "current_turn": "execution.plain_tasks.threaded_call",
         "step": "features.steps.durable_steps",
     }
     """Module of each public name that is imported on first use, because the module imports the SDK."""

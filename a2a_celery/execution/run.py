@@ -66,7 +66,6 @@ from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from ..store import Operation
 from ..store.client.connection import run_with_retry
 from ..store.runs.commands import Claim, NotClaimed, OtherVersion, RetryUnrecorded, claim_run
-from ..store.runs.release import Released
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .agent_versions import forward_run
@@ -81,7 +80,7 @@ from .events.settlement import Settlement
 from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import CeleryLimits, Limits, limits_of, out_of_time, time_left
 from .open_run import OpenRun
-from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retry_release
+from .plain_tasks.threaded_call import ThreadedCall
 from .process.forced_stop import Stop, abandoned_runs
 from .process.run_host import RunHost
 
@@ -549,15 +548,13 @@ class Run:
             case Lost():
                 await events.abandon()
             case Retried() if self._call is not None:
-                make_release = retry_release(host.keys, claim, self._call, host.settings)
-                release = await events.release(final, make_release, drops_open_artifacts=True)
-                self._call.retry_is_written = isinstance(release, Released)
+                await RunRelease(run, events, publish).retry_by_celery(final, self._call)
             case Retried() if self._retry_options is not None:
                 return await RunRelease(run, events, publish).retry(final, self._retry_options)
             case Suspended():
                 return await RunRelease(run, events, publish).suspend(final)
             case Delegated(canvas):
-                await events.release(final, canvas_release(host.keys, claim, canvas))
+                await RunRelease(run, events, publish).delegate(final, canvas)
             case _:
                 limit = self._agent.pause_limit(host.settings)
                 is_resubmittable = isinstance(outcome, Failure) and outcome.is_resubmittable

@@ -118,12 +118,6 @@ class Writer:
 
 logger = logging.getLogger(__name__)
 
-ReleaseOperation = Callable[[int, list[RunRecord], Task | None], Operation[R | RunLost | Illegal]]
-"""Builder of a store operation that releases a run.
-
-The arguments are the number of written events, the events still to write, and the task that replaces the stored task
-before these events, or None."""
-
 WriteEnd = Callable[[list[RunRecord], int], Awaitable[Failure | RunLost | None]]
 """Function that writes the last events of a run, after the given number of written events; see `Settlement.write`."""
 
@@ -405,7 +399,7 @@ class RunEventQueue(EventQueue):
     async def release(
         self,
         final: TaskStatusUpdateEvent | None,
-        make_release: ReleaseOperation[R],
+        release_run: Callable[..., Operation[R | RunLost | Illegal]],
         *,
         drops_open_artifacts: bool = False,
     ) -> R | RunLost:
@@ -413,7 +407,8 @@ class RunEventQueue(EventQueue):
 
         Args:
             final: Status to write after the remaining events, or None.
-            make_release: Function that builds the store operation that writes the events and `final`.
+            release_run: Function that builds the store operation that writes the events and `final`, such as
+                `store.runs.release.release_run`.
             drops_open_artifacts: True to remove from the task the artifacts that the run began but did not finish.
 
         Returns:
@@ -421,14 +416,17 @@ class RunEventQueue(EventQueue):
         """
         if not await self._begin_settlement():
             return RunLost()
-        replacement = await self._without_open_artifacts() if drops_open_artifacts else None
+        claim = self._run.claim
+        replacement = {"replacement": await self._without_open_artifacts()} if drops_open_artifacts else {}
         if final is not None and not self.ended:
             self._pending.extend(self.translator.translate(final))
         while not self._run.is_lost:
-            answer = await self._run.execute(make_release(self._written, list(self._pending), replacement))
+            written = {"written_count": self._written, "events": list(self._pending), **replacement}
+            operation = release_run(self._run.keys, claim.ref, token=claim.token, **written)
+            answer = await self._run.execute(operation)
             if not isinstance(answer, Illegal):
                 return answer
-            drop(self._pending, answer, self._run.claim)
+            drop(self._pending, answer, claim)
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:
