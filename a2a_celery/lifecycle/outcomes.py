@@ -172,7 +172,7 @@ class Delegated:
     """Outcome of a run whose agent delegated the work to a Celery canvas. The run ends when the canvas has ended.
 
     Attributes:
-        canvas: Description of the canvas; see ``dispatch.canvases``.
+        canvas: Description of the canvas; see ``dispatch/plain_tasks/canvases.py``.
     """
 
     canvas: str
