@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ..feature import AppFeature
@@ -17,8 +17,6 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from ...execution.events.steps import Execution
     from ...execution.open_run import OpenRun
     from ..feature import RunFeature
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 HOOK_NAMES = ("before_run", "after_run", "on_event", "on_transition")
 
@@ -130,7 +128,7 @@ class Hooks(AppFeature):
                 f"@a2a.{kind} of {_name(function)}: pass a function or an async function, not a generator"
             )
         self.registered.append((kind, names, function))
-        return cast(Any, function)
+        return function
 
 
 def _name(function: Any) -> str:

@@ -45,19 +45,6 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class DueCanvas:
-    """Delegated run whose canvas is due for a poll.
-
-    Attributes:
-        ref: Run that ends when the canvas ends.
-        canvas: JSON that `delegate_to_canvas` stored.
-    """
-
-    ref: RunRef
-    canvas: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class RetriedByCelery:
     """Claimed run that Celery retries, if its worker has not recorded the retry.
 
@@ -185,12 +172,16 @@ def _retry_run(
 
 
 @verb
-def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Reply[list[DueCanvas]]:
-    """Acquire up to `limit` canvases to poll. Each canvas is due again after `delay_us`."""
+def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Reply[list[tuple[RunRef, bytes]]]:
+    """Acquire up to `limit` canvases to poll. Each canvas is due again after `delay_us`.
 
-    def parse(reply: Sequence[bytes]) -> list[DueCanvas]:
+    Returns:
+        Pairs of the delegated run and the JSON that `delegate_to_canvas` stored.
+    """
+
+    def parse(reply: Sequence[bytes]) -> list[tuple[RunRef, bytes]]:
         runs = zip(*[iter(reply)] * 3, strict=True)
-        return [DueCanvas(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in runs]
+        return [(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in runs]
 
     return Reply(parse)
 

@@ -32,13 +32,13 @@ class CanvasFinalizer:
 
     async def tick(self) -> None:
         """Poll the due canvases, and end the tasks whose canvas has ended."""
-        for due in await self._store.run(
+        for ref, canvas in await self._store.run(
             due_canvases(self._keys, limit=CANVAS_BATCH, delay_us=CANVAS_POLL_INTERVAL_US)
         ):
             try:
-                await self._results.end(due.ref, Canvas.from_json(due.canvas))
+                await self._results.end(ref, Canvas.from_json(canvas))
             except StoreUnavailable:
                 raise
             except Exception as e:  # the canvas must not block the following ones
                 if self._errors.is_new(e):
-                    logger.exception("could not read the canvas of run %s, retrying", due.ref.name)
+                    logger.exception("could not read the canvas of run %s, retrying", ref.name)
