@@ -36,10 +36,10 @@ from .errors import (
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .execution.agents.run_hooks import RunInfo
     from .execution.agents.turn import Turn
     from .execution.events.steps import current_execution
-    from .execution.plain_tasks.plain_task import current_turn
+    from .execution.plain_tasks.threaded_call import current_turn
+    from .features.hooks.run_hooks import RunInfo
     from .features.questions.answer import Answer
     from .features.sessions.session import ContextSession, current_session
     from .features.steps.durable_steps import step
@@ -55,13 +55,13 @@ else:
         "LimitExceededError": "operations.errors",
         "Question": "lifecycle.questions",
         "ReceivedSignal": "lifecycle.signals",
-        "RunInfo": "execution.agents.run_hooks",
+        "RunInfo": "features.hooks.run_hooks",
         "TaskHandle": "submission",
         "Turn": "execution.agents.turn",
         "current_execution": "execution.events.steps",
         "current_session": "features.sessions.session",
         "current_step_key": "features.steps.journal",
-        "current_turn": "execution.plain_tasks.plain_task",
+        "current_turn": "execution.plain_tasks.threaded_call",
         "step": "features.steps.durable_steps",
     }
     """Module of each public name that is imported on first use, because the module imports the SDK."""

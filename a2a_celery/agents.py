@@ -207,9 +207,9 @@ class Agent:
         """Return the value of an option of the agent or of a feature, or None for an option that is not set."""
         return self.feature_options[name] if name in self.feature_options else getattr(self, name, None)
 
-    def selected(self, hooks: Mapping[tuple[str, Any], T]) -> list[T]:
-        """Return the hooks of features whose option has the value that turns the feature on."""
-        return [hook for (option, value), hook in hooks.items() if self.option(option) == value]
+    def selected(self, functions: Mapping[tuple[str, Any], T]) -> list[T]:
+        """Return the functions of features whose option has the value that turns the feature on."""
+        return [function for (option, value), function in functions.items() if self.option(option) == value]
 
     @property
     def saves_context_data(self) -> bool:

@@ -26,8 +26,7 @@ from .agents import (
 )
 from .errors import ConfigError
 from .execution.celery import worker_signals
-from .features import CELERY_TASKS, FeatureMethods
-from .hooks import Hooks
+from .features import CELERY_TASKS, AppFeature, FeatureMethods
 from .integrations.celery import resolve_proxy
 from .settings import Settings
 from .settings.loading import LoadedSettings, read_settings
@@ -79,7 +78,7 @@ class A2A(FeatureMethods):
         self.agents: dict[str, Agent] = {}
         self._thread_cleanups: list[Callable[[], object]] = []
         self._lifespans: list[Callable[[], AbstractAsyncContextManager[object]]] = []
-        self._hooks = Hooks()
+        self.app_features: list[AppFeature] = []
         self._simulated_publisher: Publisher | None = None
         worker_signals.connect_logging(app, lambda: self.settings)
         worker_signals.connect(app, self.worker)
@@ -280,43 +279,6 @@ class A2A(FeatureMethods):
         self._lifespans.append(lifespan)
         return lifespan
 
-    def before_run(self, *of: Any) -> Any:
-        """Register a function, async or sync, that is called with the `RunInfo` of each run before the agent.
-
-        ``@a2a.before_run`` applies to all agents, and ``@a2a.before_run("name", …)`` to the named agents. The function
-        may end the run by raising `Rejected`, `Failed`, `InputRequired` or `AuthRequired`, and may add to
-        `RunInfo.metadata`. Any other exception is handled like an exception of the agent.
-
-        Raises:
-            ConfigError: The hook is not a function or is a generator function, or the decorator is called without the
-                name of an agent.
-        """
-        return self._hooks.decorate("before_run", of)
-
-    def after_run(self, *of: Any) -> Any:
-        """Register a function that is called with the `RunInfo` of each run after the agent, before the final status.
-
-        The function may add to `RunInfo.metadata`. Exceptions are logged and ignored. See `before_run`.
-        """
-        return self._hooks.decorate("after_run", of)
-
-    def on_event(self, *of: Any) -> Any:
-        """Register a function that is called with the `RunInfo` and each event of an agent.
-
-        The events include the final status of the run. The function may change the event in place and return None, or
-        return a different event to send. The function cannot change the state of the final status. If the function
-        raises an exception, the event is not sent and the run fails. A sync function must not block. See `before_run`.
-        """
-        return self._hooks.decorate("on_event", of)
-
-    def on_transition(self, *of: Any) -> Any:
-        """Register a function that is called with the `RunInfo` and each `Transition` of a run's execution.
-
-        A sync function is called immediately and must not block. An async function is called shortly afterwards, in the
-        order of the transitions. Exceptions are logged. See `before_run`.
-        """
-        return self._hooks.decorate("on_transition", of)
-
     def submit(
         self,
         agent: str,
@@ -489,7 +451,7 @@ class A2A(FeatureMethods):
             self._publisher,
             self._thread_cleanups,
             self._lifespans,
-            self._hooks,
+            self.app_features,
         )
 
     def _add(self, agent: Agent) -> Agent:

@@ -1,16 +1,10 @@
 """Dispatch to Celery: names of Celery tasks and queues, publishing of runs, and revocation."""
 
-from .calls import BadCall, CallSignature
-from .canvases import (
-    Canvas,
-    ignored_results,
-    is_polled,
-    report_unreadable_results,
-    results_problem,
-    unreadable_backend,
-)
 from .connection import guard_workers
 from .options import Call, RunOptions, require_readable
+from .plain_tasks.arguments import BadCall, CallSignature
+from .plain_tasks.canvases import Canvas, ignored_results
+from .plain_tasks.result_checks import is_polled, report_unreadable_results, results_problem, unreadable_backend
 from .publisher import HIDDEN, RUN_HEADER, Publisher
 from .queues import (
     BrokerQueues,

@@ -30,9 +30,9 @@ from ..lifecycle.references import RunRef
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
-from .canvases import Canvas
 from .connection import PublishingPool, PublishingThreads
 from .options import Call, RunOptions
+from .plain_tasks.canvases import Canvas
 from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers, version_queue
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher, entry_name, fleet_of, guard_workers
 from ..dispatch.connection import guard, skip_run_acks
 from ..errors import ConfigError
-from ..hooks import Hooks
+from ..features import AppFeature
 from ..lifecycle.references import RunRef
 from ..settings import Settings
 from ..store import AsyncStore
@@ -60,14 +60,14 @@ class AgentWorker:
         publisher: Callable[[], Publisher],
         thread_cleanups: Sequence[Callable[[], object]],
         lifespans: Sequence[Lifespan] = (),
-        hooks: Hooks | None = None,
+        app_features: Sequence[AppFeature] = (),
     ) -> None:
         self._app = app
         self._settings = settings
         self._publisher = publisher
         self._thread_cleanups = thread_cleanups
         self._lifespans = lifespans
-        self._hooks = hooks or Hooks()
+        self._app_features = app_features
         self._agents = agents
         self.simulated: Callable[[], WorkerProcess] | None = None
         self._processes: dict[int, WorkerProcess] = {}
@@ -78,7 +78,7 @@ class AgentWorker:
         self._entries: set[str] = set()
         install(
             app,
-            Installed(settings, agents, self._ender, self._handing_back, self.close, self._hooks),
+            Installed(settings, agents, self._ender, self._handing_back, self.close, app_features),
             signals.RECEIVERS,
             start_check.RECEIVERS,
             preload.RECEIVERS,
@@ -167,7 +167,7 @@ class AgentWorker:
             runner_id,
             cleanup,
             self._lifespans,
-            self._hooks,
+            self._app_features,
             self._agents,
             store=store,
             clock=clock,

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from a2a.types import TaskStatusUpdateEvent
 from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -67,12 +66,10 @@ from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from ..store import Operation
 from ..store.client.connection import run_with_retry
 from ..store.runs.commands import Claim, NotClaimed, OtherVersion, RetryUnrecorded, claim_run
-from ..store.runs.release import Released
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
-from .agents.run_hooks import RunHooks, run_hooks
 from .agents.running_agent import CURRENT as RUNNING_AGENT
 from .agents.running_agent import RunningAgent
 from .events.observers import CeleryEventEmitter, begin_execution, restored_execution
@@ -83,7 +80,7 @@ from .events.settlement import Settlement
 from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import CeleryLimits, Limits, limits_of, out_of_time, time_left
 from .open_run import OpenRun
-from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retry_release
+from .plain_tasks.threaded_call import ThreadedCall
 from .process.forced_stop import Stop, abandoned_runs
 from .process.run_host import RunHost
 
@@ -221,7 +218,6 @@ class Run:
         self._has_begun = False
         self._execution: Execution
         self._current = CurrentRun(self.ref.name)
-        self._hooks: RunHooks | None = None
         self.may_be_elsewhere = agent.max_attempts > 1
 
     async def perform(self) -> Outcome | None:
@@ -240,12 +236,9 @@ class Run:
             loss = Lost() if self._stopped else None
             return report_end(loss, self.ref, self._agent.name, self._clock.monotonic() - began)
         report_begin(claim, self._agent.name)
-        if self._host.hooks.registered:
-            self._hooks = run_hooks(self._host.hooks, self._agent, claim, self._clock)
         run, events = self._open_run, self._events = self._open(claim, adapter)
         runner = self._host.runner_id
-        hook = self._hooks.transition if self._hooks else None
-        begin_execution(self._execution, self._agent, claim, events, runner=runner, emitter=self._emitter, hook=hook)
+        begin_execution(self._execution, self._agent, claim, events, runner=runner, emitter=self._emitter)
         with self._host.leases.renewing(self):
             try:
                 agent, timer, wakeup = self._set_out(adapter, run, events)
@@ -257,7 +250,8 @@ class Run:
                 outcome = await self._outcome(agent, timer, adapter, run, events)
                 if self._stopped is Stop.TERMINATED or isinstance(as_left(outcome, events.state), Canceled):
                     self._current.cancel_all()  # including work that the agent started while it was stopping
-                outcome = await self._after_run(outcome, events)
+                for feature in run.features:
+                    outcome = await feature.after_agent(outcome, events.state)
                 if events.blob_error is None:
                     outcome = await self._settle(run, events, outcome) or outcome
                     self._cancel_work(as_left(outcome, events.state), run)
@@ -362,17 +356,18 @@ class Run:
             clock=self._clock,
             tasks=None if self._call else host.tasks,
         )
-        holds_end = self._hooks is not None and self._hooks.holds_end
         self._execution = restored_execution(claim)
         events = RunEventQueue(
             run,
             hold=agent.first_event_hold,
             answer_allowed=not agent.delivers_messages,
             # another turn may follow the terminal event of an agent that messages reach
-            ends_on_return=agent.saves_context_data or agent.serialize_context or agent.delivers_messages or holds_end,
-            rewrite=self._hooks.event if self._hooks else None,
+            ends_on_return=agent.saves_context_data or agent.serialize_context or agent.delivers_messages,
             on_end=self._execution.finish_in,
         )
+        for app_feature in host.app_features:
+            if feature := app_feature.open_run(run, events, self._execution):
+                run.add_feature(feature)
         if not adapter.announces:
             events.announce_later()
         return run, events
@@ -475,8 +470,8 @@ class Run:
             begin_agent(agent)
             self._has_begun = True
             await open_features(self._agent, run, events)
-            if self._hooks is not None:
-                await self._hooks.before(run.claim)
+            for feature in run.features:
+                await feature.before_agent()
             return await run_agent(adapter, run, events)
         except asyncio.CancelledError:
             return Canceled(CANCELED_BY_AGENT)
@@ -541,49 +536,25 @@ class Run:
         """Log `error`, or the current exception, and return the reference in the log line."""
         return report_problem(self.ref, self._agent.name, problem, error, level=level)
 
-    async def _after_run(self, outcome: Outcome, events: RunEventQueue) -> Outcome:
-        """Call the `after_run` hooks and return the outcome, which is a failure if a hook failed on an event."""
-        if self._hooks is None:
-            return outcome
-        if self._hooks.failed is not None and not isinstance(outcome, Canceled | Lost):
-            outcome = Failure(reference=self._hooks.failed)
-        await self._hooks.after(as_left(outcome, events.state))
-        return outcome
-
-    async def _last_status(
-        self, final: TaskStatusUpdateEvent, outcome: Outcome, events: RunEventQueue
-    ) -> TaskStatusUpdateEvent:
-        """Call the hooks and return the final status of the run. Hooks can only add metadata to a status that the agent
-        has sent."""
-        assert self._hooks is not None
-        if not events.ended and not (events.paused and isinstance(outcome, Completed)):
-            return await self._hooks.last(final)
-        metadata = self._hooks.metadata()
-        if metadata and not events.add_to_end(metadata):
-            text = "run %s: dropped metadata that hooks added after the final status: %s"
-            logger.warning(text, self.ref.name, sorted(metadata))
-        return final
-
     async def _settle(self, run: OpenRun, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
         """Write the outcome of the run. Return the actual outcome if it differs from `outcome`, or None."""
         host, claim, publish = self._host, run.claim, self._host.runs.publish
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
-        if self._hooks is not None and final is not None and not isinstance(outcome, Retried | Suspended):
-            final = await self._last_status(final, outcome, events)
+        if final is not None and not isinstance(outcome, Retried | Suspended):
+            for feature in run.features:
+                final = await feature.last_status(final, outcome, events)
         match outcome:
             case Lost():
                 await events.abandon()
             case Retried() if self._call is not None:
-                make_release = retry_release(host.keys, claim, self._call, host.settings)
-                release = await events.release(final, make_release, drops_open_artifacts=True)
-                self._call.retry_is_written = isinstance(release, Released)
+                await RunRelease(run, events, publish).retry_by_celery(final, self._call)
             case Retried() if self._retry_options is not None:
                 return await RunRelease(run, events, publish).retry(final, self._retry_options)
             case Suspended():
                 return await RunRelease(run, events, publish).suspend(final)
             case Delegated(canvas):
-                await events.release(final, canvas_release(host.keys, claim, canvas))
+                await RunRelease(run, events, publish).delegate(final, canvas)
             case _:
                 limit = self._agent.pause_limit(host.settings)
                 is_resubmittable = isinstance(outcome, Failure) and outcome.is_resubmittable

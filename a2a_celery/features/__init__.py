@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .feature import AppFeature as AppFeature
 from .feature import Feature as Feature
 from .feature import TaskFilter
+from .hooks import HookMethods
 from .idempotency import Idempotency
 from .retries import RetryPolicy
 from .schedules import SCHEDULE, SCHEDULED_AT, ScheduleMethods, tasks_of_schedule
@@ -44,7 +46,7 @@ TASK_FILTERS = (
 """Filters of the operators' lists of tasks."""
 
 
-class FeatureMethods(ScheduleMethods):
+class FeatureMethods(HookMethods, ScheduleMethods):
     """Methods of `A2A` that belong to features."""
 
 

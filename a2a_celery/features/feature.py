@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     import click
     from a2a.server.context import ServerCallContext
-    from a2a.types import Message, SendMessageRequest, TaskState
+    from a2a.types import Message, SendMessageRequest, TaskState, TaskStatusUpdateEvent
     from google.protobuf.message import Message as Proto
 
     from ..dispatch import RunOptions
+    from ..execution.events.queue import RunEventQueue
+    from ..execution.events.steps import Execution
+    from ..execution.open_run import OpenRun
     from ..gateway.handler import GatewayHandler
     from ..gateway.operator.operator_request import OperatorRequest
+    from ..lifecycle import Outcome
     from ..lifecycle.references import RunRef, Scope
     from ..lifecycle.refusals import Refusal
     from ..settings import Settings
@@ -100,9 +104,27 @@ class RunSections(ABC):
         """Receive the notice that a message has begun a run whose section has not published the run."""
 
 
+class AppFeature(Protocol):
+    """Use of a feature by one app. Methods of `A2A` add it to `A2A.app_features` on first use."""
+
+    def require_agents(self, agents: Container[str]) -> None:
+        """Check that the agents that the app has named exist. The method is called when a worker starts.
+
+        Raises:
+            ConfigError: An agent is not in `agents`.
+        """
+
+    def open_run(self, run: OpenRun, events: RunEventQueue, execution: Execution) -> RunFeature | None:
+        """Return the feature of a run that this worker has claimed, or None if the run does not use the feature.
+
+        The method is called before the first transition of `execution`, on the event loop of the run. The request of
+        the claim may be incomplete. The method may add a listener to `execution` and a rewriter to `events`.
+        """
+
+
 class RunFeature:
-    """Use of a feature by one run. The feature is opened before the agent is called, because of `RUN_FEATURES` or
-    `REPLAY_FEATURES`, or on first use, by `RunningAgent.feature`.
+    """Use of a feature by one run. The feature is opened when the run is claimed, by an `AppFeature`, before the agent
+    is called, because of `RUN_FEATURES` or `REPLAY_FEATURES`, or on first use, by `RunningAgent.feature`.
 
     The methods of a subclass that does not override them do nothing.
 
@@ -130,6 +152,29 @@ class RunFeature:
             A2ACeleryError: The run must fail. The method is called again for FAILED.
         """
         return None
+
+    async def before_agent(self) -> None:
+        """Prepare the run for the call of the agent. The claim is complete.
+
+        Raises:
+            BaseException: The run ends as if the agent had raised this exception.
+        """
+
+    async def after_agent(self, outcome: Outcome, state: TaskState) -> Outcome:
+        """Return the outcome of the run, which may differ from the outcome of the agent.
+
+        Args:
+            outcome: Outcome of the agent.
+            state: State of the task after the events of the agent.
+        """
+        return outcome
+
+    async def last_status(
+        self, final: TaskStatusUpdateEvent, outcome: Outcome, events: RunEventQueue
+    ) -> TaskStatusUpdateEvent:
+        """Return the last status of the run, instead of `final`. A run that is retried or suspended does not call the
+        method. If the agent has already sent the last status, `final` is not written."""
+        return final
 
     def agent_returned(self) -> None:
         """Check that the agent may return. The method is called before the agent's result is sent.

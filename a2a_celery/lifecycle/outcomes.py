@@ -172,7 +172,7 @@ class Delegated:
     """Outcome of a run whose agent delegated the work to a Celery canvas. The run ends when the canvas has ended.
 
     Attributes:
-        canvas: Description of the canvas; see ``dispatch.canvases``.
+        canvas: Description of the canvas; see ``dispatch/plain_tasks/canvases.py``.
     """
 
     canvas: str
@@ -206,7 +206,7 @@ OUTCOMES: dict[type[Outcome], str] = {
     Superseded: "superseded",
     Lost: "lost",
 }
-"""Names of outcomes in logs, spans and hooks."""
+"""Names of outcomes in logs and spans, and for features."""
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:

@@ -37,8 +37,8 @@ from ..operations.service import TaskService
 from ..store import Keys
 from ..store.log.pages import read_log
 from ..store.tasks.commands import read_task
-from ..watcher.celery.results import Observation, Progress, Results
 from ..watcher.dispatcher import Dispatcher
+from ..watcher.plain_tasks.results import Observation, Progress, Results
 from ..watcher.recoverer import PauseExpirer, Recoverer, delay_after
 from ..watcher.role_loop import Role
 from .agent_source import Target, a2a_and_agent

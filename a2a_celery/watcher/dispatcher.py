@@ -33,8 +33,8 @@ from ..store.runs.suspension import resume_due_runs
 from ..store.tasks.commands import read_task
 from ..telemetry.logs import RepeatedErrors, about
 from ..telemetry.names import Action
-from .celery.results import Observation, Progress, Results
 from .metrics import WatcherMetrics
+from .plain_tasks.results import Observation, Progress, Results
 
 logger = logging.getLogger(__name__)
 

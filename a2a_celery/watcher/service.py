@@ -25,12 +25,13 @@ from ..store.log.pubsub import PubSubListener
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .archiver import Archiver, BlobRemover
-from .celery.result_listener import ResultListener
-from .celery.results import CanvasFinalizer, Results
-from .celery.revoke_listener import RevokeListener
 from .dispatcher import Dispatcher
 from .metrics import WatcherMetrics
+from .plain_tasks.canvas_finalizer import CanvasFinalizer
+from .plain_tasks.result_listener import ResultListener
+from .plain_tasks.results import Results
 from .recoverer import PauseExpirer, Recoverer
+from .revoke_listener import RevokeListener
 from .role_loop import Heartbeat, Role, RoleLoop
 from .sampler import Sampler
 

@@ -23,6 +23,10 @@ NAMES = {
         r"|waits_for_itself|WAITS_FOR_ITSELF|\b[Pp]arent (?:task|of the (?:new )?task)|(?:its|their) parents?\b"
         r"|lifecycle[./]parents"
     ),
+    "hooks": (
+        r"features[./]hooks\b|(?<!Web )\bHooks\b|RunHooks|RunInfo|Hook(?:Methods|Failed|Raised)|HOOK_NAMES"
+        r"|HOOKS_TIMEOUT|before_run|after_run|\bon_event\b|on_transition|\bhooks of\b"
+    ),
     "idempotency": r"[Ii]dempotency_?[Ww]indow|Idempotency\b(?! key)|IdempotencyKey|features\.idempotency",
     "limits": r"features[./]limits\b|TaskLimits|owner_max_(?:concurrent|stored)|agent_max_queue|owner_bytes",
     "publish_on_accept": (

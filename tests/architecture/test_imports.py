@@ -22,7 +22,6 @@ OPEN_TO_ALL = {
     "memory",
     "delays",
     "current_run",
-    "hooks",
     "settings",
     "telemetry",
     "__version__",
@@ -105,6 +104,7 @@ LAZY = {
     "a2a_celery/__init__.py",
     "a2a_celery/app.py",
     "a2a_celery/features/feature.py",
+    "a2a_celery/features/hooks/__init__.py",
     "a2a_celery/features/idempotency/__init__.py",
     "a2a_celery/features/schedules/__init__.py",
 }
@@ -118,6 +118,7 @@ REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/dev/embedded_redis.py", "a2a
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",
     "a2a_celery/agents.py": "a process that only registers agents does not import protobuf",
+    "a2a_celery/features/hooks/__init__.py": "a process that only registers agents needs no SDK",
     "a2a_celery/features/idempotency/__init__.py": "a process that only registers agents needs no store",
     "a2a_celery/features/schedules/__init__.py": "a process that only registers agents needs no store",
     "a2a_celery/errors.py": "a process that raises no EndRun needs no SDK",

@@ -15,7 +15,7 @@ from celery import Celery, Task, chain, chord, group
 from a2a_celery import A2A
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.dispatch.canvases import Canvas, CanvasResult
+from a2a_celery.dispatch.plain_tasks.canvases import Canvas, CanvasResult
 from a2a_celery.lifecycle.outcomes import OUT_OF_TIME, Failure
 from a2a_celery.lifecycle.states import FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys

@@ -20,7 +20,7 @@ from celery.exceptions import Retry
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RUN_HEADER, Call, RunOptions
-from a2a_celery.execution.plain_tasks.plain_task import CURRENT
+from a2a_celery.execution.plain_tasks.threaded_call import CURRENT
 from a2a_celery.execution.process.shutdown_requeuer import ShutdownRequeuer
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys

@@ -14,7 +14,7 @@ from celery.exceptions import Retry
 from pydantic import BaseModel
 
 from a2a_celery.dispatch import BadCall, Call, CallSignature, RunOptions
-from a2a_celery.execution.plain_tasks.threaded_call import retry_options
+from a2a_celery.execution.plain_tasks.celery_retries import retry_options
 
 
 @pytest.fixture

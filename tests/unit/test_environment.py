@@ -21,7 +21,7 @@ from a2a_celery.cli.dev.environment import (
     with_redis,
 )
 from a2a_celery.cli.dev.next_steps import STORY_WORDS
-from a2a_celery.dispatch.canvases import unreadable_results
+from a2a_celery.dispatch.plain_tasks.result_checks import unreadable_results
 from a2a_celery.errors import ConfigError
 from a2a_celery.settings.loading import load_settings
 from a2a_celery.telemetry.logs import JsonFormatter, TextFormatter

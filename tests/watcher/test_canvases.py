@@ -15,7 +15,8 @@ from a2a_celery.dispatch import Canvas
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.release import delegate_to_canvas
-from a2a_celery.watcher.celery.results import CanvasFinalizer, Results
+from a2a_celery.watcher.plain_tasks.canvas_finalizer import CanvasFinalizer
+from a2a_celery.watcher.plain_tasks.results import Results
 from tests.support.store.seeds import Seeds
 from tests.support.waiting import eventually_async
 

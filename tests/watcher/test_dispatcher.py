@@ -23,9 +23,9 @@ from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import claim_run, end_run
 from a2a_celery.store.runs.publication import mark_published, report_prefetched
 from a2a_celery.store.tasks.commands import read_task
-from a2a_celery.watcher.celery.results import Observation, Results
 from a2a_celery.watcher.dispatcher import BROKER_RETRY_US, MAX_FAILED_PUBLICATIONS, RESULTS_TIMEOUT, Dispatcher
 from a2a_celery.watcher.metrics import WatcherMetrics
+from a2a_celery.watcher.plain_tasks.results import Observation, Results
 from a2a_celery.watcher.role_loop import MIN_TICK_INTERVAL, RoleLoop
 from tests.support.clocks import ManualClock
 from tests.support.store.dispatcher_setup import DUE_NOW_US, OWN, Broker, ResultsOfWorkers, create_operation, dispatcher

@@ -17,8 +17,9 @@ from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.store.tasks.commands import read_task
-from a2a_celery.watcher.celery.results import CanvasFinalizer, Results
 from a2a_celery.watcher.dispatcher import Dispatcher
+from a2a_celery.watcher.plain_tasks.canvas_finalizer import CanvasFinalizer
+from a2a_celery.watcher.plain_tasks.results import Results
 from tests.support.clocks import ManualClock
 from tests.support.django_orm import query
 from tests.support.processes.databases import Postgres

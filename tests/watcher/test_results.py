@@ -25,8 +25,8 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import claim_run
 from a2a_celery.store.tasks.commands import read_task
-from a2a_celery.watcher.celery.result_listener import ResultListener
-from a2a_celery.watcher.celery.results import Progress, Results
+from a2a_celery.watcher.plain_tasks.result_listener import ResultListener
+from a2a_celery.watcher.plain_tasks.results import Progress, Results
 from tests.support.processes.proxy import proxy
 from tests.support.store.dispatcher_setup import create_operation
 from tests.support.waiting import eventually_async

@@ -15,7 +15,7 @@ from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import CANCELED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import request_cancel
-from a2a_celery.watcher.celery.revoke_listener import TERMINATE_AFTER, BroadcastConsumer, Revoke, RevokeListener
+from a2a_celery.watcher.revoke_listener import TERMINATE_AFTER, BroadcastConsumer, Revoke, RevokeListener
 from tests.support.clocks import ManualClock
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, status
 from tests.support.waiting import LIMIT, eventually_async
@@ -99,7 +99,7 @@ async def test_a_revoke_is_logged_only_for_a_task_that_had_not_ended(
     store: AsyncStore, keys: Keys, seeds: Seeds, listener: RevokeListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """CancelTask revokes the run of a task that it has already ended."""
-    caplog.set_level(logging.INFO, "a2a_celery.watcher.celery.revoke_listener")
+    caplog.set_level(logging.INFO, "a2a_celery.watcher.revoke_listener")
     canceled, revoked = await seeds.create_task(), await seeds.create_task()
     await store.run(request_cancel(keys, ANN, canceled, CONTEXT))
 

@@ -9,7 +9,7 @@ from celery import Celery
 
 from a2a_celery import A2A
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.watcher.celery.results import Results
+from a2a_celery.watcher.plain_tasks.results import Results
 
 LEASE_TTL = 24.0
 LEASE_US = 24_000_000

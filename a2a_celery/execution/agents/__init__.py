@@ -1,1 +1,1 @@
-"""Calls to agents, and the objects that an agent's code uses: turn, calls and hooks."""
+"""Calls to agents, and the objects that an agent's code uses: turn and calls."""

@@ -35,8 +35,8 @@ from ...dispatch import fleet_of
 from ...lifecycle import Failure, Outcome, Refused, Retried
 from ...lifecycle.outcomes import AGENT_UNKNOWN, MESSAGE_UNREADABLE, NOT_BEGUN_IN_TIME, WORKER_LOST, revoked_by
 from ...lifecycle.references import RunRef
+from ..plain_tasks.celery_retries import max_attempts, retry_options, time_of
 from ..plain_tasks.result_backend import is_request_of_run
-from ..plain_tasks.threaded_call import max_attempts, retry_options, time_of
 from ..process.forced_stop import RunEnder, in_pool_child
 from ..process.shutdown import GracefulWorkerShutdown
 from ..process.worker_process import Receivers, installed_on

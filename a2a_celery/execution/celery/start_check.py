@@ -37,9 +37,9 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
     """Check whether a worker can start, and make it consume the version queues of its agents.
 
     Raises:
-        SystemExit: The worker cannot import its agents, a setting or hook is invalid, the store has a different schema,
-            or the secrets of stored data or the object store of tasks are missing. Celery swallows every other
-            exception of a receiver.
+        SystemExit: The worker cannot import its agents, a setting is invalid, a feature names an unknown agent, the
+            store has a different schema, or the secrets of stored data or the object store of tasks are missing. Celery
+            swallows every other exception of a receiver.
     """
     components = installed_on(sender.app)
     if components is None:
@@ -51,7 +51,8 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
         raise SystemExit("Error: " + "; ".join(f"agent {name!r}: {error}" for name, error in errors.items()))
     try:
         settings = components.settings()
-        components.hooks.require_agents(agents)
+        for feature in components.app_features:
+            feature.require_agents(agents)
         if agents:
             _look_at_store(settings, needs_secrets=any(agent.saves_context_data for agent in agents.values()))
     except ConfigError as e:

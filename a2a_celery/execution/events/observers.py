@@ -12,7 +12,7 @@ from a2a.types import TaskStatus, TaskStatusUpdateEvent
 
 from ...agents import Agent
 from ...lifecycle.events import portable_metadata
-from ...lifecycle.execution import ExecutionState, Listener, Step, Transition
+from ...lifecycle.execution import ExecutionState, Step, Transition
 from ...lifecycle.own_metadata import EXECUTION, own_metadata
 from ...lifecycle.saved_json import Scalar
 from ...lifecycle.states import WORKING
@@ -43,7 +43,6 @@ def begin_execution(
     *,
     runner: str,
     emitter: CeleryEventEmitter | None = None,
-    hook: Listener | None = None,
 ) -> None:
     """Begin the execution of a run with its observers.
 
@@ -53,7 +52,6 @@ def begin_execution(
         execution: Execution of the run, as returned by `restored_execution`.
         runner: Id of the worker process.
         emitter: Emitter of Celery events, or None.
-        hook: Listener for each transition, including the first, or None.
     """
     observer = _StepObserver(claim, events, runner)
     execution.add_listener(observer.record)
@@ -66,8 +64,6 @@ def begin_execution(
         )
     if agent.show_execution:
         execution.add_listener(observer.show)
-    if hook is not None:
-        execution.add_listener(hook)
     execution.transition(ExecutionState.INITIALIZING)
 
 

@@ -118,12 +118,6 @@ class Writer:
 
 logger = logging.getLogger(__name__)
 
-ReleaseOperation = Callable[[int, list[RunRecord], Task | None], Operation[R | RunLost | Illegal]]
-"""Builder of a store operation that releases a run.
-
-The arguments are the number of written events, the events still to write, and the task that replaces the stored task
-before these events, or None."""
-
 WriteEnd = Callable[[list[RunRecord], int], Awaitable[Failure | RunLost | None]]
 """Function that writes the last events of a run, after the given number of written events; see `Settlement.write`."""
 
@@ -166,8 +160,6 @@ class RunEventQueue(EventQueue):
         hold: Seconds to hold back WORKING or an interrupted state in case a further event follows.
         answer_allowed: True if the first event of the task may be a message without a task.
         ends_on_return: True to write a terminal event only when the agent has returned.
-        rewrite: Function that passes an event of the agent through the hooks and returns the event to send, or None
-            without hooks.
         on_end: Function that receives the terminal state of the task before the state is queued, or None. Steps that
             the function records precede the state.
         step_delay: Maximum seconds that a step waits to be written together with an event.
@@ -186,14 +178,13 @@ class RunEventQueue(EventQueue):
         hold: float,
         answer_allowed: bool = True,
         ends_on_return: bool = False,
-        rewrite: Callable[[Event], Awaitable[Event]] | None = None,
         on_end: Callable[[TaskState], None] | None = None,
         step_delay: float = STEP_DELAY,
     ) -> None:
         claim = run.claim
         self._run = run
         self._hold = hold
-        self._rewrite = rewrite
+        self._rewriters: list[Callable[[Event], Awaitable[Event]]] = []
         is_first = claim.turn == 1 and claim.version == 1
         self.translator = Translator(claim.task, answer_allowed=is_first and answer_allowed)
         self._pending: list[RunRecord] = []
@@ -238,14 +229,18 @@ class RunEventQueue(EventQueue):
         """
         self._announcement = asyncio.get_running_loop().call_later(self._hold, self._announce)
 
+    def add_rewriter(self, rewrite: Callable[[Event], Awaitable[Event]]) -> None:
+        """Pass each event of the agent to `rewrite`, which returns the event to send."""
+        self._rewriters.append(rewrite)
+
     async def enqueue_event(self, event: Event) -> None:
-        """Queue an event of the agent. The call waits only for hooks, or if `MAX_PENDING` events are unwritten.
+        """Queue an event of the agent. The call waits only for rewriters, or if `MAX_PENDING` events are unwritten.
 
         Events after a terminal state, and events after `close`, are dropped.
 
         Raises:
             InvalidAgentResponseError: The event is invalid. The agent may catch the error and continue.
-            HookFailed: An `on_event` hook failed. The run fails even if the agent catches the exception.
+            Exception: A rewriter failed. All further events of the agent are dropped.
         """
         with self._run.idle_clock:
             await self._enqueue(event)
@@ -257,11 +252,12 @@ class RunEventQueue(EventQueue):
         if not self._accepts_events:
             logger.debug("run %s: dropped an event that its agent sent after the end", self._run.claim.ref.name)
             return
-        if self._rewrite is not None:
+        if self._rewriters:
             try:
-                event = await self._rewrite(event)
+                for rewrite in self._rewriters:
+                    event = await rewrite(event)
             except Exception:
-                self.close()  # the run fails even if the agent catches the exception
+                self.close()  # the agent may catch the exception
                 raise
             if not self._accepts_events:
                 return
@@ -327,6 +323,10 @@ class RunEventQueue(EventQueue):
                 event.metadata.update(metadata)
                 return True
         return False
+
+    def end_after_return(self) -> None:
+        """Write a terminal event of the agent only when the agent has returned."""
+        self._end_policy = EndPolicy.AFTER_RETURN
 
     def hold_end(self) -> None:
         """Prepare for the cancellation of the agent.
@@ -399,7 +399,7 @@ class RunEventQueue(EventQueue):
     async def release(
         self,
         final: TaskStatusUpdateEvent | None,
-        make_release: ReleaseOperation[R],
+        release_run: Callable[..., Operation[R | RunLost | Illegal]],
         *,
         drops_open_artifacts: bool = False,
     ) -> R | RunLost:
@@ -407,7 +407,8 @@ class RunEventQueue(EventQueue):
 
         Args:
             final: Status to write after the remaining events, or None.
-            make_release: Function that builds the store operation that writes the events and `final`.
+            release_run: Function that builds the store operation that writes the events and `final`, such as
+                `store.runs.release.release_run`.
             drops_open_artifacts: True to remove from the task the artifacts that the run began but did not finish.
 
         Returns:
@@ -415,14 +416,17 @@ class RunEventQueue(EventQueue):
         """
         if not await self._begin_settlement():
             return RunLost()
-        replacement = await self._without_open_artifacts() if drops_open_artifacts else None
+        claim = self._run.claim
+        replacement = {"replacement": await self._without_open_artifacts()} if drops_open_artifacts else {}
         if final is not None and not self.ended:
             self._pending.extend(self.translator.translate(final))
         while not self._run.is_lost:
-            answer = await self._run.execute(make_release(self._written, list(self._pending), replacement))
+            written = {"written_count": self._written, "events": list(self._pending), **replacement}
+            operation = release_run(self._run.keys, claim.ref, token=claim.token, **written)
+            answer = await self._run.execute(operation)
             if not isinstance(answer, Illegal):
                 return answer
-            drop(self._pending, answer, self._run.claim)
+            drop(self._pending, answer, claim)
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:

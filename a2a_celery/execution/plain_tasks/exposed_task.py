@@ -3,13 +3,16 @@ task, except that a question (`InputRequired`, `AuthRequired`) in any other call
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property, wraps
-from typing import Any
+from typing import Any, TypeGuard
 
-from celery import Task
+from celery import Task, states
 from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
+from celery.result import ResultBase
 from celery.signals import before_task_publish
 from celery.worker.request import Request
 from kombu.exceptions import EncodeError
@@ -19,15 +22,17 @@ from ...agents import Agent
 from ...dispatch import HIDDEN, RUN_HEADER
 from ...errors import AuthRequired, EndRun, InputRequired
 from ...integrations.celery import wrap_autoretry
+from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
 from ...lifecycle.references import RunRef
+from ...lifecycle.states import CANCELED
 from ..celery.agent_task import celery_limits
-from ..celery.request import RunFailed, RunRequest
+from ..celery.request import RUN_IS_OVER, RunConcluded, RunFailed, RunRequest
 from ..limits import CeleryLimits
 from ..process.forced_stop import RunEnder, in_pool_child
 from ..process.shutdown_requeuer import ShutdownRequeuer
 from ..process.worker_process import WorkerProcess
-from .plain_task import CURRENT, Carried, TaskAdapter
 from .result_backend import run_result_backend
+from .threaded_call import CURRENT, Carried, ThreadedCall
 
 
 def prepare_task(
@@ -70,14 +75,54 @@ def _run_of(
             return original(*args, **kwargs)
         if ref is None:
             return _call_for_celery(original, *args, **kwargs)
-        adapter = TaskAdapter(agent, task, lambda: original(*args, **kwargs))
+        call = ThreadedCall(agent, task, lambda: original(*args, **kwargs))
         # a prefork child enforces Celery's limits, and the task may catch the soft limit
         limits = CeleryLimits() if in_pool_child() else celery_limits(task)
         worker_process = process(request.hostname)
         emitter = worker_process.events.emitter(task)
-        return adapter.conclude(worker_process.run(agent, ref.task_id, ref.run, limits, adapter, emitter=emitter))
+        return conclude(call, worker_process.run(agent, ref.task_id, ref.run, limits, call, emitter=emitter))
 
     return run
+
+
+def conclude(call: ThreadedCall, outcome: Outcome | None) -> Any:
+    """Return the result of a run to Celery, or raise the exception by which Celery records how the run ended.
+
+    Raises:
+        RunConcluded: The run ended in INPUT_REQUIRED, AUTH_REQUIRED or CANCELED.
+        RunFailed: The run failed, and Celery cannot handle the task's exception.
+        Ignore: Celery must not record a result, for example because another worker has the run.
+        Exception: The exception of the task, if that exception ended the run.
+    """
+    setattr(call.task.request, RUN_IS_OVER, outcome is not None and call.retry_is_written)
+    match outcome:
+        case Completed() | Delegated() if call.error is None:
+            return call.value.as_tuple() if isinstance(call.value, ResultBase) else call.value
+        case Paused(state):
+            _set_celery_state(call.task, "INPUT_REQUIRED")
+            raise RunConcluded.in_state(state)
+        case Canceled():
+            _set_celery_state(call.task, states.REVOKED)
+            raise RunConcluded.in_state(CANCELED)
+        case Retried() | Failure() | Rejection() | Refused() if _is_fit_for_celery(call.error):
+            raise call.error.end if isinstance(call.error, Carried) else call.error
+        # an asyncio.CancelledError is not an Exception: Celery would leave the task STARTED
+        case Lost() if call.error is not None and not isinstance(call.error, asyncio.CancelledError):
+            raise call.error
+        case Failure(text):
+            raise RunFailed(text)
+    raise Ignore  # another worker has the run
+
+
+def _set_celery_state(task: Task, state: str) -> None:
+    if not task.ignore_result:
+        with suppress(Exception):  # the result backend may be unavailable, but the store has the state
+            Task.update_state(task, state=state)
+
+
+def _is_fit_for_celery(error: BaseException | None) -> TypeGuard[Exception]:
+    """Return True if Celery handles `error` as a failure. Other errors would end the worker or block its thread."""
+    return isinstance(error, Exception) and not isinstance(error, MemoryError)
 
 
 def _call_for_celery(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,58 +1,162 @@
-"""Calls to plain Celery tasks in a Celery thread, and the release of their runs for a retry or a canvas."""
+"""Plain Celery tasks as agents: execution of a Celery task for the run of an A2A task.
+
+The task keeps its name, queue, limits and retries, and is executed where Celery executes it: in a thread of the pool,
+or in the main thread of a prefork child. The run around the task (claim, lease, cancellation, settlement) is executed
+on the event loop of the process, and the thread waits for the run. Other callers of the task see no difference.
+"""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Protocol
+from queue import SimpleQueue
+from typing import Any
 
-from a2a.types import Task
-from celery import Celery
-from celery import Task as CeleryTask
-from celery.exceptions import Retry
-from kombu.utils import json as kombu_json
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Task, states
+from celery.canvas import Signature
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
+from celery.result import ResultBase
 
-from ...clock import SYSTEM_CLOCK
-from ...dispatch import RunOptions
-from ...lifecycle import Outcome
-from ...lifecycle.events import MICROSECOND
-from ...lifecycle.journal import RunRecord
-from ...settings import Settings
-from ...store import Keys, Operation
-from ...store.runs.commands import Claim, Illegal, RunLost
-from ...store.runs.release import Released, delegate_to_canvas, release_run
-from ..agents.adapters import Adapter
-from ..events.queue import ReleaseOperation
+from ...agents import Agent
+from ...caller import Caller
+from ...concurrency import result_of
+from ...current_run import CURRENT_RUN
+from ...dispatch import Canvas, RunOptions, ignored_results
+from ...errors import EndRun
+from ...features.worker import CONTEXT_VARIABLES
+from ...lifecycle import Completed, Delegated, Failure, Lost, Outcome, Retried
+from ...lifecycle.events import jsonable
+from ...lifecycle.outcomes import OUT_OF_TIME
+from ...lifecycle.own_metadata import progress_metadata
+from ...lifecycle.states import WORKING
+from ...telemetry.tracing import current_span_context
+from ..agents.adapters import Reply
+from ..agents.running_agent import CURRENT as RUNNING_AGENT
+from ..agents.turn import Turn
+from ..events.queue import RunEventQueue
+from ..events.steps import CURRENT_EXECUTION
+from ..open_run import OpenRun
+from ..process.forced_stop import in_pool_child
+from .celery_retries import max_attempts, retry_options, time_of
 
-Answer = Released | RunLost | Illegal
+logger = logging.getLogger(__name__)
+
+CURRENT: ContextVar[ThreadedCall] = ContextVar("a2a_celery_plain_task")
+"""Call that this thread makes for the run of an A2A task. Not set in other calls."""
 
 
-class ThreadedCall(Adapter, Protocol):
-    """Plain Celery task that is called in the thread that received the task's message."""
+class Carried(Ignore):  # type: ignore[misc]
+    """Exception that carries an `EndRun` past Celery's autoretry, which would treat the `EndRun` as a failure."""
 
-    retries: int
+    def __init__(self, end: EndRun) -> None:
+        super().__init__(str(end))
+        self.end = end
 
-    retry_is_published: bool
-    """True if the broker has accepted Celery's message for the next attempt."""
 
-    retry_is_written: bool
-    """True if the retry is recorded in the store."""
+class ThreadedCall:
+    """Call to a plain task, in the Celery thread that received the task's message: the adapter of one run.
+
+    Attributes:
+        value: Return value of the task.
+        error: Exception of the task, or None.
+        retry_signature: Signature of the retry that Celery publishes, or None.
+        retry_is_published: True if the broker has accepted Celery's message for the next attempt.
+        retry_is_written: True if the retry is recorded in the store.
+    """
+
+    announces = True
+
+    def __init__(self, agent: Agent, task: Task, call: Callable[[], Any]) -> None:
+        self.agent = agent
+        self.task = task
+        self.celery_id = str(task.request.id)
+        self.retries = int(task.request.retries or 0)
+        self._call = call
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._canvas: ResultBase | None = None
+        self._ignored_results: dict[str, str] = {}
+        self._variables: list[tuple[ContextVar[Any], Any]] = []
+        self.retry_signature: Signature | None = None
+        self.retry_is_published = self.retry_is_written = True
+        self._loop: asyncio.AbstractEventLoop
+        self._events: RunEventQueue
+        self.turn: Turn
 
     @property
     def max_attempts(self) -> int | None:
         """Maximum number of attempts by Celery, or None for no limit."""
-        ...
+        return max_attempts(self.task)
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
-        """Call the task in this thread when its run has been claimed.
+        """Call the task in this thread when its run has been claimed. Return the outcome of `run`, or None if this
+        worker did not claim the run."""
+        run.add_done_callback(lambda _: self._calls.put(None))
+        call = self._calls.get()
+        if call is not None:
+            call()
+        return run.result()
 
-        Returns:
-            The outcome of `run`, or None if this worker did not claim the run.
-        """
-        ...
+    async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
+        self._loop = loop = asyncio.get_running_loop()
+        self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.caller))
+        variables = (*CONTEXT_VARIABLES, CURRENT_RUN, RUNNING_AGENT)
+        self._variables = [(variable, variable.get()) for variable in variables]  # the thread has a separate context
+        self.turn.related_tasks = await run.own_tasks(self.turn.message.reference_task_ids)
+        return_future: asyncio.Future[None] = loop.create_future()
+
+        span = current_span_context()
+
+        def call() -> None:
+            with span:
+                self._make_call()
+            with suppress(RuntimeError):  # the event loop is closed, because the process is exiting
+                loop.call_soon_threadsafe(return_future.set_result, None)
+
+        self._calls.put(call)
+        try:
+            await asyncio.shield(return_future)
+        except asyncio.CancelledError:
+            await return_future  # the thread cannot be stopped, except by ending its process
+            raise
+        return await self._outcome()
+
+    async def cancel(self, run: OpenRun, events: RunEventQueue) -> None:
+        """Do nothing: only the exit of the process stops the task."""
+
+    def progress(self, state: str | None, meta: Any) -> None:
+        """Send a custom state of the task as progress. Celery's built-in states are not written to the log."""
+        if state is None or state in states.ALL_STATES:
+            return
+        event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=progress_metadata(state, meta))
+        result_of(asyncio.run_coroutine_threadsafe(self._events.enqueue_event(event), self._loop))
+
+    def replaced(self, canvas: ResultBase) -> None:
+        """Record that a canvas has replaced the task. The last task of the canvas has the id of the replaced task."""
+        self._canvas = canvas
+
+    def note_published(self, headers: Mapping[str, Any], body: Any) -> None:
+        """Record published tasks that do not store a result, because a canvas may end with such a task."""
+        self._ignored_results |= ignored_results(self.task.app, headers, body)
+
+    def unpublished_retry(self, reason: object, error: BaseException | None) -> Retry:
+        """Return the retry that Celery could not publish because of `reason`. A watcher publishes the run when the
+        retry is due."""
+        signature = self.retry_signature
+        when = signature.options.get("eta") or signature.options.get("countdown") if signature is not None else None
+        self.retry_is_published = False
+        logger.warning(
+            "run %s: a watcher will publish its retry, not accepted by the broker: %s", self.celery_id, reason
+        )
+        return Retry(exc=error, when=when, sig=signature)
 
     def options(self, content: bytes) -> RunOptions:
         """Return the options with which the run is published for its retry.
@@ -60,80 +164,68 @@ class ThreadedCall(Adapter, Protocol):
         Args:
             content: Options of the current attempt.
         """
-        ...
+        if not isinstance(self.error, Retry):
+            return replace(RunOptions.from_json(content), retries=self.retries)
+        return retry_options(content, self.error, self.retries + 1, self.task.app)
+
+    def _make_call(self) -> None:
+        token, step = CURRENT.set(self), CURRENT_EXECUTION.set(self.turn.execution)
+        tokens = [(variable, variable.set(value)) for variable, value in self._variables]
+        self.turn._agent.adopt_thread()
+        try:
+            self.value = self._call()
+            if isinstance(self.value, Signature):
+                self.value = self.value.apply_async()
+            if isinstance(self.value, ResultBase):
+                self._canvas = self.value
+        except BaseException as e:
+            self.error = e
+        finally:
+            for variable, previous in tokens:
+                variable.reset(previous)
+            CURRENT.reset(token)
+            CURRENT_EXECUTION.reset(step)
+
+    async def _outcome(self) -> Outcome:
+        """Return the outcome of the call, or raise the exception that an agent would raise."""
+        match self.error:
+            case None | Ignore() if self._canvas is not None:
+                canvas = Canvas.of(self.task.app, self._canvas, self.agent.time_limit, self._ignored_results)
+                return Delegated(canvas.to_json())
+            case None:
+                await Reply(self.turn).send_result(jsonable(self.value))
+                return Completed()
+            case Carried(end=end):
+                raise end
+            case Retry():
+                when = time_of(self.error, self.task.app)
+                return Retried(self.retries + 2, self.max_attempts, when.isoformat() if when else "")
+            case Reject(requeue=True) if self.task.acks_late:  # the broker redelivers the message
+                return Retried(self.retries + 1, self.max_attempts, "")
+            case Ignore():  # Celery stores no result, so there is no artifact
+                return Completed()
+            case SoftTimeLimitExceeded():
+                return Failure(OUT_OF_TIME)
+            case SystemExit() | KeyboardInterrupt() if _ends_the_process(self.error):
+                return Lost()  # the worker's main process writes the outcome
+            case _:
+                raise self.error
 
 
-def max_attempts(task: CeleryTask) -> int | None:
-    """Return the maximum number of attempts of `task` by Celery, or None for no limit."""
-    most: int | None = getattr(task, "override_max_retries", task.max_retries)
-    return None if most is None else most + 1
+def _ends_the_process(error: BaseException) -> bool:
+    """Return True if Celery uses `error` to end this process.
 
-
-def time_of(retry: Retry, app: Celery) -> datetime | None:
-    """Return the start time of the attempt that follows `retry`, or None if the attempt starts at once."""
-    when = retry.when
-    if isinstance(when, int | float):
-        when = app.now() + timedelta(seconds=when) if when else None
-    return when if isinstance(when, datetime) else None
-
-
-def retry_options(content: bytes, retry: Retry, retries: int, app: Celery) -> RunOptions:
-    """Return the options with which the run is published for its next attempt.
-
-    Args:
-        content: Options of the current attempt.
-        retry: Celery's exception for the retry.
-        retries: Number of retries of the run, including this one.
-        app: Celery app of the task.
+    In a prefork child, a signal handler raises the error, and Celery replaces the child. Elsewhere, only Celery's own
+    exceptions end the process, because any other exception would end the whole worker.
     """
-    options = RunOptions.from_json(content)
-    call, signature = options.call, retry.sig
-    if call is not None and signature is not None and not signature.args:
-        with suppress(TypeError, ValueError):  # the arguments are not JSON, so only Celery's message contains them
-            kwargs = kombu_json.dumps(dict(signature.kwargs))  # type: ignore[no-untyped-call]
-            call = replace(call, kwargs=json.loads(kwargs))
-    return replace(options, call=call, retries=retries, not_before=time_of(retry, app))
+    return in_pool_child() or isinstance(error, WorkerShutdown | WorkerTerminate)
 
 
-def retry_release(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) -> ReleaseOperation[Released]:
-    """Return the builder of the operation that allows Celery's next message to claim the run.
+def current_turn() -> Turn | None:
+    """Return the turn of the plain Celery task that is being executed: its message, task, caller and `turn.blocking`.
 
-    If that message is lost or was not published, a watcher publishes the run.
+    Returns:
+        The turn, or None if this thread does not execute a Celery task for the run of an A2A task.
     """
-    options = call.options(claim.options)
-    wait = timedelta(seconds=settings.redispatch_after) if call.retry_is_published else timedelta(0)
-    check_in = options.next_check_in(SYSTEM_CLOCK.now(), wait)
-    return released_for_retry(keys, claim, options, check_in // MICROSECOND)
-
-
-def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, delay_us: int) -> ReleaseOperation[Released]:
-    """Return the builder of the operation that releases the run with `options`.
-
-    If no message claims the run within `delay_us` µs, a watcher publishes the run.
-    """
-
-    def make_release(written_count: int, rest: list[RunRecord], replacement: Task | None) -> Operation[Answer]:
-        return release_run(
-            keys,
-            claim.ref,
-            token=claim.token,
-            written_count=written_count,
-            events=rest,
-            options=options.to_json(),
-            retries=options.retries,
-            delay_us=delay_us,
-            replacement=replacement,
-        )
-
-    return make_release
-
-
-def canvas_release(keys: Keys, claim: Claim, canvas: str) -> ReleaseOperation[Released]:
-    """Return the builder of the operation that delegates the run to `canvas`."""
-
-    def make_release(written_count: int, rest: list[RunRecord], _: Task | None) -> Operation[Answer]:
-        return delegate_to_canvas(
-            keys, claim.ref, token=claim.token, written_count=written_count, events=rest, canvas=canvas
-        )
-
-    return make_release
+    running = CURRENT.get(None)
+    return None if running is None else running.turn

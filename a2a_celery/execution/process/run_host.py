@@ -15,7 +15,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import settle
 from ...dispatch import Publisher
 from ...errors import ConfigError
-from ...hooks import Hooks
+from ...features import AppFeature
 from ...lifecycle import Failure
 from ...lifecycle.outcomes import OUT_OF_TIME
 from ...lifecycle.references import RunRef
@@ -100,7 +100,7 @@ class RunHost:
         runner_id: Id of the worker process in the store.
         cleanup: Cleanup after the code of agents, or None for none.
         lifespans: Lifespans to enter before the first agent is loaded.
-        hooks: Hooks before and after each run, or None for none.
+        app_features: Features that the app uses in its runs.
         agents: Agents of the app, by name.
         store: Client of the store, or None to create one from `settings`.
         clock: Clock of the runs and their leases.
@@ -113,7 +113,7 @@ class RunHost:
         runner_id: str,
         cleanup: ThreadCleanup | None = None,
         lifespans: Sequence[Lifespan] = (),
-        hooks: Hooks | None = None,
+        app_features: Sequence[AppFeature] = (),
         agents: Mapping[str, Agent] = MappingProxyType({}),
         *,
         store: AsyncStore | None = None,
@@ -123,7 +123,7 @@ class RunHost:
         self.keys = Keys(settings.key_prefix)
         self.runner_id = runner_id
         self.cleanup = cleanup
-        self.hooks = hooks or Hooks()
+        self.app_features = app_features
         self.store = store or TracedStore(
             settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas
         )

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,7 +25,7 @@ from celery.signals import worker_process_shutdown, worker_shutdown
 from ...agents import Agent
 from ...concurrency import LoopThread
 from ...errors import StoreUnavailable
-from ...hooks import Hooks
+from ...features import AppFeature
 from ...lifecycle import Lost, Outcome
 from ...lifecycle.references import RunRef
 from ...settings import Settings
@@ -55,7 +55,7 @@ class Installed:
     requeuer: ShutdownRequeuer
     close: Callable[[], None]
     """Function that closes the state of this process."""
-    hooks: Hooks = field(default_factory=Hooks)
+    app_features: Sequence[AppFeature]
 
 
 _installed_apps: WeakKeyDictionary[Celery, Installed] = WeakKeyDictionary()

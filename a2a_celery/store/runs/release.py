@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from a2a.types import Task, TaskState
+from a2a.types import TaskState
 
 from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
@@ -45,19 +45,6 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class DueCanvas:
-    """Delegated run whose canvas is due for a poll.
-
-    Attributes:
-        ref: Run that ends when the canvas ends.
-        canvas: JSON that `delegate_to_canvas` stored.
-    """
-
-    ref: RunRef
-    canvas: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class RetriedByCelery:
     """Claimed run that Celery retries, if its worker has not recorded the retry.
 
@@ -83,19 +70,21 @@ class Unclaimed:
     recorded: str
 
 
+@verb
 def release_run(
     keys: Keys,
     ref: RunRef,
     *,
     token: str,
     written_count: int,
-    events: Sequence[RunRecord],
+    events: EventsToWrite,
     options: bytes,
     retries: int,
     delay_us: int,
-    replacement: Task | None = None,
-) -> Operation[Released | RunLost | Illegal]:
-    """Queue a claimed run for a retry, with the last `events` of the attempt.
+    replacement: TaskToWrite | None = None,
+    canvas: str | None = None,
+) -> Reply[Released | RunLost | Illegal]:
+    """Queue a claimed run for a retry, with the last `events` of the attempt, or delegate the run to a `canvas`.
 
     Args:
         keys: Keys of the deployment.
@@ -105,47 +94,33 @@ def release_run(
         events: Records that the run writes last.
         options: Options with which the run is published again.
         retries: Number of times that Celery has retried the run, including this retry.
-        delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
+        delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then, or until a watcher
+            polls the canvas.
         replacement: Task that replaces the stored task before `events` are written, or None.
+        canvas: See `delegate_to_canvas`, or None for a retry.
     """
-    return _release_run(keys, ref, token, written_count, events, options, retries, delay_us, replacement, canvas=None)
-
-
-def delegate_to_canvas(
-    keys: Keys, ref: RunRef, *, token: str, written_count: int, events: Sequence[RunRecord], canvas: str
-) -> Operation[Released | RunLost | Illegal]:
-    """Delegate a claimed run to a canvas, with the last `events` of the run.
-
-    Args:
-        keys: Keys of the deployment.
-        ref: Claimed run.
-        token: Token of the claim.
-        written_count: Number of records that the run wrote earlier.
-        events: Records that the run writes last.
-        canvas: Description of the canvas as JSON, which `due_canvases` returns.
-    """
-    return _release_run(keys, ref, token, written_count, events, b"", 0, FIRST_POLL_AFTER_US, None, canvas)
-
-
-@verb
-def _release_run(
-    keys: Keys,
-    ref: RunRef,
-    token: str,
-    written_count: int,
-    events: EventsToWrite,
-    options: bytes,
-    retries: int,
-    delay_us: int,
-    replacement: TaskToWrite | None,
-    canvas: str | None,
-) -> Reply[Released | RunLost | Illegal]:
-    """With a `canvas`, a watcher polls the canvas after `delay_us`."""
 
     def parse(reply: Sequence[bytes]) -> Released | RunLost | Illegal:
         return Released(int(reply[1]), state_of(reply[2])) if reply[0] == b"released" else refused_write(reply)
 
     return Reply(parse)
+
+
+def delegate_to_canvas(
+    keys: Keys, ref: RunRef, *, token: str, written_count: int, events: Sequence[RunRecord], canvas: str
+) -> Operation[Released | RunLost | Illegal]:
+    """Delegate a claimed run to a canvas; see `release_run`. `canvas` is the JSON that `due_canvases` returns."""
+    return release_run(
+        keys,
+        ref,
+        token=token,
+        written_count=written_count,
+        events=events,
+        options=b"",
+        retries=0,
+        delay_us=FIRST_POLL_AFTER_US,
+        canvas=canvas,
+    )
 
 
 class AttemptArguments(NamedTuple):
@@ -197,12 +172,16 @@ def _retry_run(
 
 
 @verb
-def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Reply[list[DueCanvas]]:
-    """Acquire up to `limit` canvases to poll. Each canvas is due again after `delay_us`."""
+def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Reply[list[tuple[RunRef, bytes]]]:
+    """Acquire up to `limit` canvases to poll. Each canvas is due again after `delay_us`.
 
-    def parse(reply: Sequence[bytes]) -> list[DueCanvas]:
+    Returns:
+        Pairs of the delegated run and the JSON that `delegate_to_canvas` stored.
+    """
+
+    def parse(reply: Sequence[bytes]) -> list[tuple[RunRef, bytes]]:
         runs = zip(*[iter(reply)] * 3, strict=True)
-        return [DueCanvas(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in runs]
+        return [(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in runs]
 
     return Reply(parse)
 

@@ -14,9 +14,9 @@ from a2a_celery.errors import BrokerUnavailable, PublicationFailed, RunNotAccept
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.tasks.commands import create_task
-from a2a_celery.watcher.celery.results import Results
 from a2a_celery.watcher.dispatcher import Dispatcher
 from a2a_celery.watcher.metrics import WatcherMetrics
+from a2a_celery.watcher.plain_tasks.results import Results
 
 DUE_NOW_US = -1_000_000
 

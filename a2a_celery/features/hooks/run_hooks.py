@@ -11,21 +11,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from a2a.types import Message, TaskStatusUpdateEvent
+from a2a.types import Message, TaskState, TaskStatusUpdateEvent
 from google.protobuf.struct_pb2 import Struct
 
-from ...agents import Agent
 from ...caller import Caller
-from ...clock import Clock
 from ...concurrency import call_in_thread
-from ...hooks import Hooks
-from ...lifecycle import Event, Failure, Outcome, final_event
+from ...execution.events.queue import RunEventQueue
+from ...execution.events.run_telemetry import report_problem
+from ...execution.events.steps import Execution
+from ...execution.open_run import OpenRun
+from ...lifecycle import Canceled, Completed, Event, Failure, Lost, Outcome, as_left, final_event
 from ...lifecycle.events import jsonable, portable_metadata
 from ...lifecycle.execution import Transition
 from ...lifecycle.outcomes import OUTCOMES
 from ...lifecycle.states import CANCELED
-from ...store.runs.commands import Claim
-from ..events.run_telemetry import report_problem
+from ..feature import RunFeature
+from . import Hooks
 
 logger = logging.getLogger(__name__)
 
@@ -76,52 +77,69 @@ class RunInfo:
     outcome: str = ""
 
 
-class RunHooks:
-    """Hooks of one run. Use the object on the event loop of the run, except for `transition`."""
+class RunHooks(RunFeature):
+    """Hooks of one run. Use the object on the event loop of the run, except for the listener of transitions."""
 
-    def __init__(self, hooks: Hooks, agent: Agent, claim: Claim, clock: Clock) -> None:
-        name = agent.name
-        self._clock = clock
-        self.failed: str | None = None
+    def __init__(self, hooks: Hooks, run: OpenRun, events: RunEventQueue, execution: Execution) -> None:
+        name, claim = run.agent.name, run.claim
+        self._run = run
+        self._failed: str | None = None
         """Reference of the first failure of an `on_event` hook, which fails the run, or None if there was no
         failure."""
         self._before, self._after = hooks.of("before_run", name), hooks.of("after_run", name)
         self._on_event, self._on_transition = hooks.of("on_event", name), hooks.of("on_transition", name)
-        self._claim = claim
         self._loop = asyncio.get_running_loop()
         self._order = asyncio.Lock()
         self._last: asyncio.Task[None] | None = None
         task, caller = claim.task, Caller.from_json(claim.caller)
-        self.info = RunInfo(name, task.id, task.context_id, claim.ref.run, claim.attempt, claim.turn, caller)
+        self._info = RunInfo(name, task.id, task.context_id, claim.ref.run, claim.attempt, claim.turn, caller)
+        if self._on_event:
+            events.add_rewriter(self._rewrite)
+        if self._on_transition:
+            execution.add_listener(self._notify)
+        if self._before or self._after:
+            events.end_after_return()  # hooks can add metadata until then
 
-    @property
-    def holds_end(self) -> bool:
-        """True if the final event is written only after the agent has returned, so that hooks can add metadata."""
-        return bool(self._before or self._after)
-
-    async def before(self, claim: Claim) -> None:
-        """Call the `before_run` hooks. Their exceptions are treated like exceptions of the agent."""
-        self.info.message = claim.request.message
+    async def before_agent(self) -> None:
+        """Call the `before_run` hooks."""
+        self._info.message = self._run.claim.request.message
         for hook in self._before:
             try:
-                await _call_hook(hook, self.info)
+                await _call_hook(hook, self._info)
             except _HookRaised as e:
                 raise e.error from None
 
-    async def after(self, outcome: Outcome) -> None:
-        """Call the `after_run` hooks. Exceptions and a timeout are logged."""
-        self.info.outcome = OUTCOMES[type(outcome)]
+    async def after_agent(self, outcome: Outcome, state: TaskState) -> Outcome:
+        """Call the `after_run` hooks, whose exceptions and timeout are logged. If an `on_event` hook failed, the run
+        fails."""
+        if self._failed is not None and not isinstance(outcome, Canceled | Lost):
+            outcome = Failure(reference=self._failed)
+        self._info.outcome = OUTCOMES[type(as_left(outcome, state))]
         try:
-            async with self._clock.timeout(HOOKS_TIMEOUT):
+            async with self._run.clock.timeout(HOOKS_TIMEOUT):
                 for hook in self._after:
                     try:
-                        await _call_hook(hook, self.info)
+                        await _call_hook(hook, self._info)
                     except _HookRaised as e:
                         self._report("an after_run hook failed", e.error)
         except TimeoutError:
-            logger.error("run %s: its after_run hooks took more than %g s", self._claim.ref.name, HOOKS_TIMEOUT)
+            logger.error("run %s: its after_run hooks took more than %g s", self._run.claim.ref.name, HOOKS_TIMEOUT)
+        return outcome
 
-    async def event(self, event: Event) -> Event:
+    async def last_status(
+        self, final: TaskStatusUpdateEvent, outcome: Outcome, events: RunEventQueue
+    ) -> TaskStatusUpdateEvent:
+        """Add the hooks' metadata to the last status of the run. Hooks can only add metadata to a status that the agent
+        has sent."""
+        if not events.ended and not (events.paused and isinstance(outcome, Completed)):
+            return await self._rewrite_last(final)
+        metadata = self._metadata()
+        if metadata and not events.add_to_end(metadata):
+            text = "run %s: dropped metadata that hooks added after the final status: %s"
+            logger.warning(text, self._run.claim.ref.name, sorted(metadata))
+        return final
+
+    async def _rewrite(self, event: Event) -> Event:
         """Pass `event` through the `on_event` hooks and return the result.
 
         Raises:
@@ -130,53 +148,53 @@ class RunHooks:
         async with self._order:
             for hook in self._on_event:
                 try:
-                    event = _require_event(await _result(partial(hook, self.info, event)) or event)
+                    event = _require_event(await _result(partial(hook, self._info, event)) or event)
                 except (_HookRaised, TypeError) as e:
                     error = e.error if isinstance(e, _HookRaised) else e
-                    self.failed = self.failed or self._report("an on_event hook failed", error)
-                    raise HookFailed(f"an on_event hook failed [reference {self.failed}]") from error
+                    self._failed = self._failed or self._report("an on_event hook failed", error)
+                    raise HookFailed(f"an on_event hook failed [reference {self._failed}]") from error
         return event
 
-    async def last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
+    async def _rewrite_last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
         """Add the hooks' metadata to the final status, pass it through the `on_event` hooks, and return the result.
 
         If a hook fails, a FAILED status is returned. A CANCELED status stays CANCELED and keeps the metadata.
         """
-        event.metadata.update(self.metadata())
+        event.metadata.update(self._metadata())
         original = copy(event)
         state = event.status.state
         rewritten: Event | None = None
         try:
-            async with self._clock.timeout(HOOKS_TIMEOUT):
-                rewritten = await self.event(event)
+            async with self._run.clock.timeout(HOOKS_TIMEOUT):
+                rewritten = await self._rewrite(event)
         except TimeoutError as e:
-            self.failed = self.failed or self._report("its on_event hooks took too long for the final status", e)
+            self._failed = self._failed or self._report("its on_event hooks took too long for the final status", e)
         except HookFailed:
             pass
         if isinstance(rewritten, TaskStatusUpdateEvent) and rewritten.status.state == state:
             return rewritten
-        if self.failed is None:
+        if self._failed is None:
             wrong = TypeError(f"the hook returned {type(rewritten).__name__}, not the final status with its state")
-            self.failed = self._report("an on_event hook replaced the final status", wrong)
+            self._failed = self._report("an on_event hook replaced the final status", wrong)
         if state == CANCELED:
             return original
-        failure = final_event(Failure(reference=self.failed), event.task_id, event.context_id)
+        failure = final_event(Failure(reference=self._failed), event.task_id, event.context_id)
         assert failure is not None
         return failure
 
-    def metadata(self) -> dict[str, Any]:
+    def _metadata(self) -> dict[str, Any]:
         """Return the metadata that hooks have added, or {} if the metadata cannot be serialized as JSON. The error is
         logged."""
         try:
-            metadata: dict[str, Any] = portable_metadata(jsonable(self.info.metadata))
+            metadata: dict[str, Any] = portable_metadata(jsonable(self._info.metadata))
             Struct().update(metadata)
             return metadata
         except Exception as e:
             self._report("the metadata of its hooks is not JSON", e)
-            self.info.metadata = {}
+            self._info.metadata = {}
             return {}
 
-    def transition(self, transition: Transition) -> None:
+    def _notify(self, transition: Transition) -> None:
         """Call the `on_transition` hooks: sync functions immediately, async functions shortly afterwards and in order.
         Exceptions are logged."""
         for hook in self._on_transition:
@@ -184,7 +202,7 @@ class RunHooks:
                 self._loop.call_soon_threadsafe(self._call_later, hook, transition)
                 continue
             try:
-                hook(self.info, transition)
+                hook(self._info, transition)
             except BaseException:
                 self._report("an on_transition hook failed")
 
@@ -199,21 +217,16 @@ class RunHooks:
         if previous_call is not None:
             await asyncio.wait({previous_call})
         try:
-            await _result(partial(hook, self.info, transition))
+            await _result(partial(hook, self._info, transition))
         except _HookRaised as e:
             self._report("an on_transition hook failed", e.error)
 
     def _report(self, failure: str, error: BaseException | None = None) -> str:
-        return report_problem(self._claim.ref, self.info.agent, failure, error)
+        return report_problem(self._run.claim.ref, self._info.agent, failure, error)
 
 
 _under_way: set[asyncio.Task[None]] = set()
 """Running calls of asynchronous hooks. The set keeps the tasks alive, because asyncio holds only weak references."""
-
-
-def run_hooks(hooks: Hooks, agent: Agent, claim: Claim, clock: Clock) -> RunHooks | None:
-    """Return the hooks of a run, or None if its agent has none."""
-    return RunHooks(hooks, agent, claim, clock) if hooks.has_any(agent.name) else None
 
 
 async def _call_hook(hook: Callable[..., Any], info: RunInfo) -> None:

@@ -1,8 +1,7 @@
 """Results of Celery tasks on workers without this package, read from the result backend.
 
 Such Celery tasks are members of a canvas, or runs of plain Celery tasks. `ResultListener` reads a run when its
-state changes. The dispatcher reads a run before it publishes the run again. `CanvasFinalizer` ends the tasks whose
-canvas has ended.
+state changes. The dispatcher reads a run before it publishes the run again. `CanvasFinalizer` reads the canvases.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from celery import Celery, states
 from celery.exceptions import NotRegistered
 from google.protobuf.struct_pb2 import Struct
 
-from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import DaemonThreads, close_old_connections
 from ...dispatch import RUN_HEADER, Canvas, Consumer, RunFinder, RunReports, unreadable_backend
-from ...dispatch.canvases import CanvasResult
+from ...dispatch.plain_tasks.canvases import CanvasResult
 from ...errors import StoreUnavailable
 from ...lifecycle import Event, Failure, final_event
 from ...lifecycle.events import jsonable, parts_of
@@ -39,14 +37,10 @@ from ...lifecycle.states import WORKING
 from ...store import AsyncStore, Keys
 from ...store.admin.start_check import announced_workers
 from ...store.runs.commands import Illegal, Unchanged
-from ...store.runs.release import Unclaimed, due_canvases, end_by_result, read_unclaimed, record_result
+from ...store.runs.release import Unclaimed, end_by_result, read_unclaimed, record_result
 from ...store.tasks.commands import read_task
-from ...telemetry.logs import RepeatedErrors
 
 logger = logging.getLogger(__name__)
-
-CANVAS_BATCH = 100
-CANVAS_POLL_INTERVAL_US = 1_000_000
 
 
 class Progress(Enum):
@@ -239,32 +233,6 @@ class Results:
                 logger.error("run %s: %r [reference %s]", ref.name, e, outcome.reference)
         final = final_event(outcome, task.id, task.context_id)
         return [*events, final] if final else events
-
-
-class CanvasFinalizer:
-    """Watcher role that ends the tasks whose canvases have ended. Each task is ended by only one watcher."""
-
-    name = "canvas finalizer"
-    every = 0.5
-
-    def __init__(self, store: AsyncStore, keys: Keys, results: Results, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._store = store
-        self._keys = keys
-        self._results = results
-        self._errors = RepeatedErrors(clock)
-
-    async def tick(self) -> None:
-        """Poll the due canvases, and end the tasks whose canvas has ended."""
-        for due in await self._store.run(
-            due_canvases(self._keys, limit=CANVAS_BATCH, delay_us=CANVAS_POLL_INTERVAL_US)
-        ):
-            try:
-                await self._results.end(due.ref, Canvas.from_json(due.canvas))
-            except StoreUnavailable:
-                raise
-            except Exception as e:  # the canvas must not block the following ones
-                if self._errors.is_new(e):
-                    logger.exception("could not read the canvas of run %s, retrying", due.ref.name)
 
 
 def _result_of(ref: RunRef) -> Canvas:

@@ -30,10 +30,9 @@ from a2a_celery.lifecycle.states import (
     WORKING,
 )
 from a2a_celery.store import AsyncStore, Keys
+from tests.execution.local_agents import LocalAgents, local_agents
 from tests.support.clocks import ShortTimeoutClock
 from tests.support.waiting import eventually_async
-
-from .local_agents import LocalAgents, local_agents
 
 
 @pytest.fixture

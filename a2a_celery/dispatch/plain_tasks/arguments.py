@@ -19,8 +19,8 @@ from celery import Task
 from google.protobuf.json_format import MessageToDict
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from ..agents import require_named_arguments
-from ..lifecycle.json_values import INEXACT, MAX_EXACT
+from ...agents import require_named_arguments
+from ...lifecycle.json_values import INEXACT, MAX_EXACT
 
 KOMBUS = {"__type__", "__value__"}
 """Keys of a Python value in kombu's JSON format. Workers silently drop a message that contains such a value of an

@@ -6,8 +6,7 @@ The tasks of a canvas may run on any worker, so only the result backend shows wh
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,13 +16,11 @@ from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, Worker
 from celery import Celery, states
 from celery.result import AsyncResult, ResultBase, result_from_tuple
 
-from ..agents import Agent
-from ..clock import SYSTEM_CLOCK
-from ..errors import ConfigError, Failed, Rejected
-from ..lifecycle import Completed, Failure, Outcome, Refused, Rejection
-from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, agent_message, revoked_by
-
-logger = logging.getLogger(__name__)
+from ...clock import SYSTEM_CLOCK
+from ...errors import ConfigError, Failed, Rejected
+from ...lifecycle import Completed, Failure, Outcome, Refused, Rejection
+from ...lifecycle.outcomes import NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, agent_message, revoked_by
+from .result_checks import unreadable_results
 
 DAY = timedelta(days=1)
 """Default of Celery's ``result_expires``."""
@@ -107,67 +104,6 @@ class Canvas:
         if result.ready():
             return CanvasResult(Completed(), _value(result))
         return CanvasResult(Failure(OUT_OF_TIME)) if SYSTEM_CLOCK.now() >= self.until else None
-
-
-def unreadable_results(app: Celery) -> str | None:
-    """Return the reason why watchers cannot read the results of `app`, with a remedy. Return None if watchers can read
-    the results."""
-    if app.conf.task_always_eager and not app.conf.task_store_eager_result:
-        return (
-            "task_always_eager leaves results in the process that has called the task: set it to False in workers, or "
-            "task_store_eager_result to True"
-        )
-    return unreadable_backend(app)
-
-
-def unreadable_backend(app: Celery) -> str | None:
-    """Return the reason why watchers cannot read the result backend of `app`, with a remedy, or None."""
-    remedy = "set result_backend to one that all processes can read, such as Redis"
-    if _backend_scheme(app) == "disabled":
-        return f"there is no result backend, so nothing is stored: {remedy}"
-    if _backend_scheme(app) == "rpc":
-        return f"the result backend rpc:// sends a result only to the process that has called the task: {remedy}"
-    return None
-
-
-LOST_RESULTS = (
-    "a task that begins a chain, group or chord fails, and no watcher knows how runs end on a worker without this "
-    "package, which does not claim runs: their code is executed, and their tasks are FAILED"
-)
-"""Consequence of results that watchers cannot read."""
-
-
-def results_problem(app: Celery, agents: Iterable[Agent]) -> str:
-    """Return the reason why watchers cannot read the results of exposed tasks, with the consequence, or ""."""
-    tasks = {agent.name: agent.code for agent in agents if agent.kind == "task"}
-    if tasks and (problem := unreadable_results(app)):
-        return f"results of exposed tasks ({', '.join(tasks)}): {problem}; otherwise, {LOST_RESULTS}"
-    if ignoring := ", ".join(name for name, task in tasks.items() if task.ignore_result):
-        return (
-            f"results of exposed tasks ({ignoring}) are ignored by ignore_result or task_ignore_result; {LOST_RESULTS}"
-        )
-    return ""
-
-
-def report_unreadable_results(app: Celery, agents: Iterable[Agent]) -> None:
-    """Log a warning if watchers cannot read the results of exposed tasks."""
-    if problem := results_problem(app, agents):
-        logger.warning("%s", problem)
-
-
-SUBSCRIBED = ("redis", "rediss", "redis+socket", "sentinel")
-"""Schemes of result backends that notify watchers of results."""
-
-
-def is_polled(app: Celery) -> bool:
-    """Return True if watchers must poll the result backend of `app`. Without a readable result backend, return
-    False."""
-    return _backend_scheme(app) not in (*SUBSCRIBED, "disabled", "rpc")
-
-
-def _backend_scheme(app: Celery) -> str:
-    """Return the scheme of the result backend, which this process may lack the library to load."""
-    return str(app.conf.result_backend or "disabled").partition(":")[0]
 
 
 def ignored_results(app: Celery, headers: Mapping[str, Any], body: Any) -> dict[str, str]:

@@ -22,19 +22,19 @@ from celery import Celery
 from kombu.connection import Connection
 from kombu.mixins import ConsumerMixin
 
-from ...clock import SYSTEM_CLOCK, Clock
-from ...dispatch.connection import guard
-from ...errors import StoreUnavailable
-from ...lifecycle import final_event, is_terminal
-from ...lifecycle.outcomes import revoked_by
-from ...lifecycle.references import RunRef
-from ...store import AsyncStore, Keys
-from ...store.client.connection import run_with_retry
-from ...store.runs.commands import Unchanged, revoke_run
-from ...store.runs.release import read_steps
-from ...store.tasks.commands import read_task
-from ...telemetry.logs import about
-from ...telemetry.names import Action
+from ..clock import SYSTEM_CLOCK, Clock
+from ..dispatch.connection import guard
+from ..errors import StoreUnavailable
+from ..lifecycle import final_event, is_terminal
+from ..lifecycle.outcomes import revoked_by
+from ..lifecycle.references import RunRef
+from ..store import AsyncStore, Keys
+from ..store.client.connection import run_with_retry
+from ..store.runs.commands import Unchanged, revoke_run
+from ..store.runs.release import read_steps
+from ..store.tasks.commands import read_task
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,0 @@
-"""Roles and listeners for Celery's result backend and revoke commands."""
