@@ -151,10 +151,6 @@ class Settings:
     if no worker has claimed it. Each further wait is twice as long. The minimum of 1 second lets a message reach a free
     worker first."""
 
-    publish_on_accept: bool = True
-    """Lets the store publish a run when it accepts the message, if broker and store are one Redis server. False: the
-    gateway publishes each run in a separate step."""
-
     ack_emulation: bool = False
     """Lets kombu record the messages of runs in a Redis broker until a worker starts them. False: the store recovers
     the runs of a lost worker."""
@@ -335,6 +331,7 @@ REMOVED = {
     "grpc_without_authentication": "a2a.asgi(standalone=True) serves gRPC without authentication",
     "owner_max_paused_tasks": "set a2a_owner_max_stored_bytes",
     "owner_max_waiting_tasks": "set a2a_owner_max_concurrent_tasks",
+    "publish_on_accept": "the store publishes runs if it can write to the queues of the broker",
     "session_max_bytes": "the state of a session may have 1048576 bytes",
     "step_max_bytes": "set a2a_blob_url for results of durable steps that are larger than 1048576 bytes",
     "store_max_bytes": "set maxmemory in the configuration of the store; a2a_store_watermark is a share of it",
