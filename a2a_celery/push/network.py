@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from itertools import chain, zip_longest
 from math import inf
@@ -162,6 +162,15 @@ class _Lookup:
         self.result: asyncio.Task[list[Address]]
 
 
+def system_addresses(host: str) -> list[str]:
+    """Return the addresses of `host` according to the system. The call may block.
+
+    Raises:
+        OSError: The name was not found.
+    """
+    return [str(address[0]) for *_, address in socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)]
+
+
 class SystemResolver:
     """Resolver that calls ``getaddrinfo`` in daemon threads, because a call can hang and cannot be cancelled.
 
@@ -175,14 +184,21 @@ class SystemResolver:
         timeout: Seconds for which a caller waits.
         cache_ttl: Seconds for which the addresses of a name are cached.
         clock: Source of time.
+        look_up: Function that returns the addresses of a name, called in a thread.
     """
 
     def __init__(
-        self, timeout: float = LOOKUP_TIMEOUT, *, cache_ttl: float = CACHE_TTL, clock: Clock = SYSTEM_CLOCK
+        self,
+        timeout: float = LOOKUP_TIMEOUT,
+        *,
+        cache_ttl: float = CACHE_TTL,
+        clock: Clock = SYSTEM_CLOCK,
+        look_up: Callable[[str], Sequence[str]] = system_addresses,
     ) -> None:
         self._timeout = timeout
         self._cache_ttl = cache_ttl
         self._clock = clock
+        self._look_up = look_up
         self._threads = DaemonThreads(LOOKUP_THREADS, "a2a-lookup")
         self._lookups: dict[str, _Lookup] = {}
         self._cache: OrderedDict[str, tuple[float, list[Address]]] = OrderedDict()  # time of the lookup, addresses
@@ -220,18 +236,15 @@ class SystemResolver:
 
     def _start_lookup(self, host: str) -> _Lookup:
         lookup = self._lookups[host] = _Lookup()
-        lookup.result = asyncio.create_task(self._look_up(host, lookup), name="a2a-lookup")
+        lookup.result = asyncio.create_task(self._find(host, lookup), name="a2a-lookup")
         lookup.result.add_done_callback(lambda _: self._finish_lookup(host, lookup))
         return lookup
 
-    async def _look_up(self, host: str, lookup: _Lookup) -> list[Address]:
-        def get_address_info() -> list[Any]:
-            if not lookup.claim.acquire(blocking=False):
-                return []  # no waiter is left
-            return socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
+    async def _find(self, host: str, lookup: _Lookup) -> list[Address]:
+        def look_up() -> Sequence[str]:
+            return self._look_up(host) if lookup.claim.acquire(blocking=False) else ()  # no waiter is left
 
-        entries = await self._threads.call(get_address_info)
-        addresses = (parse_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in entries)
+        addresses = (parse_address(text.partition("%")[0]) for text in await self._threads.call(look_up))
         return list(dict.fromkeys(address for address in addresses if address is not None))
 
     def _finish_lookup(self, host: str, lookup: _Lookup) -> None:

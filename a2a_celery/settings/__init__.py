@@ -151,10 +151,6 @@ class Settings:
     if no worker has claimed it. Each further wait is twice as long. The minimum of 1 second lets a message reach a free
     worker first."""
 
-    publish_on_accept: bool = True
-    """Lets the store publish a run when it accepts the message, if broker and store are one Redis server. False: the
-    gateway publishes each run in a separate step."""
-
     ack_emulation: bool = False
     """Lets kombu record the messages of runs in a Redis broker until a worker starts them. False: the store recovers
     the runs of a lost worker."""
@@ -257,10 +253,6 @@ class Settings:
     """Makes gateways, watchers and workers use uvloop if it is installed. False: asyncio's own loop, for agents whose
     libraries need it."""
 
-    preload_agents: bool = True
-    """Makes each worker process import, when it starts, the agents that are registered by import path. False: import an
-    agent at its first message, as green pools always do."""
-
     log_format: Annotated[str, Rule(FORMATS.__contains__, f"must be {' or '.join(FORMATS)}")] = "text"
     """Format of log lines: ``text``, or ``json`` for one JSON object per line, with stable names of actions and
     fields."""
@@ -335,6 +327,8 @@ REMOVED = {
     "grpc_without_authentication": "a2a.asgi(standalone=True) serves gRPC without authentication",
     "owner_max_paused_tasks": "set a2a_owner_max_stored_bytes",
     "owner_max_waiting_tasks": "set a2a_owner_max_concurrent_tasks",
+    "preload_agents": "worker processes import the agents of their queues; give a rarely used agent a queue of its own",
+    "publish_on_accept": "the store publishes runs if it can write to the queues of the broker",
     "session_max_bytes": "the state of a session may have 1048576 bytes",
     "step_max_bytes": "set a2a_blob_url for results of durable steps that are larger than 1048576 bytes",
     "store_max_bytes": "set maxmemory in the configuration of the store; a2a_store_watermark is a share of it",

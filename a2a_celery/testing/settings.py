@@ -33,7 +33,6 @@ def simulated_settings(
         "store_url": store_url,
         "key_prefix": prefix,
         "store_wait_replicas": 0,
-        "publish_on_accept": False,
         "redispatch_after": 1.0,
         "archive_url": None,
         "archive_retention": None,

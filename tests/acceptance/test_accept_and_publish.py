@@ -57,13 +57,3 @@ def test_an_answered_question_is_queued_in_the_same_step(fleet: Fleet) -> None:
         next_publish_state = client.hget(keys.record, PUBLISHED)
     assert publish_state.split()[0] == b"1"  # type: ignore[union-attr]
     assert next_publish_state.split()[0] == b"2"  # type: ignore[union-attr]
-
-
-def test_a_setting_disables_it(fleet: Fleet) -> None:
-    gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="false")
-    fleet.worker(pool="threads")
-
-    tasks = [push_task(fleet, gateway) for _ in range(5)]
-
-    assert tasks == [{}] * 5
-    assert state(send(gateway, "echo", "hello")) == "COMPLETED"

@@ -27,9 +27,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "modules", {**sys.modules})
 
 
-def make_app(**conf: Any) -> Celery:
+def make_app() -> Celery:
     app = Celery("acme", broker="memory://localhost", set_as_current=False)
-    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", **conf)
+    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0")
     a2a = A2A(app)
     a2a.add_agent(card("broken"), "preload_broken:Agent")
     a2a.add_agent(card("one"), "preload_one:Agent")
@@ -47,10 +47,6 @@ def test_the_agents_of_the_processs_queues_are_imported(caplog: pytest.LogCaptur
     assert "preload_one" in sys.modules
     assert "preload_other_queue" not in sys.modules
     assert "agent 'broken' was not imported" in caplog.text
-
-
-def test_nothing_is_imported_if_the_setting_is_off() -> None:
-    assert preload.preload(make_app(a2a_preload_agents=False)) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from ipaddress import ip_network
 from typing import Any
@@ -139,54 +139,34 @@ async def test_the_system_finds_names() -> None:
     assert addresses
 
 
-async def test_a_name_that_the_system_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: Any, **__: Any) -> Any:
+async def test_a_name_that_the_system_does_not_know() -> None:
+    def unknown(_: str) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", unknown)
-    async with aclosing(SystemResolver()) as resolver:
+    async with aclosing(SystemResolver(look_up=unknown)) as resolver:
         with pytest.raises(socket.gaierror):
             await resolver.resolve("a.example")
 
 
-async def test_a_hanging_lookup_times_out_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
-    lookups: list[Any] = []
-
-    def hangs(host: bytes, *_: Any, **__: Any) -> Any:
-        lookups.append(host)
-        if host == b"slow.example":
-            release.wait(60)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
-
-    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", hangs)
+async def test_a_hanging_lookup_times_out_and_delays_no_other(system: System) -> None:
     clock = ManualClock()
-    async with aclosing(SystemResolver(timeout=3, clock=clock)) as resolver:
+    async with aclosing(SystemResolver(timeout=3, clock=clock, look_up=system.look_up)) as resolver:
         slow = [asyncio.create_task(resolver.resolve("slow.example")) for _ in range(100)]
         assert [str(a) for a in await resolver.resolve("quick.example")] == ["8.8.8.8"]
-        await asyncio.to_thread(eventually, lambda: b"slow.example" in lookups)
+        await asyncio.to_thread(eventually, lambda: "slow.example" in system.asked)
         clock.advance(3)
         results = await asyncio.gather(*slow, return_exceptions=True)
         assert all(isinstance(error, TimeoutError) for error in results)
-        assert lookups.count(b"slow.example") == 1
-        release.set()
+        assert system.asked.count("slow.example") == 1
 
 
-async def test_a_cancelled_caller_does_not_cancel_the_lookup_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    has_begun, may_continue = threading.Event(), threading.Event()
-
-    def wait_until_released(*_: Any, **__: Any) -> Any:
-        has_begun.set()
-        may_continue.wait(60)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
-
-    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", wait_until_released)
-    async with aclosing(SystemResolver(timeout=60)) as resolver:
-        leaves, stays = [asyncio.create_task(resolver.resolve("a.example")) for _ in range(2)]
-        await asyncio.to_thread(has_begun.wait, 60)
+async def test_a_cancelled_caller_does_not_cancel_the_lookup_of_others(system: System) -> None:
+    async with aclosing(SystemResolver(timeout=60, look_up=system.look_up)) as resolver:
+        leaves, stays = [asyncio.create_task(resolver.resolve("slow.example")) for _ in range(2)]
+        await asyncio.to_thread(eventually, lambda: system.asked)
         leaves.cancel()
         await asyncio.gather(leaves, return_exceptions=True)
-        may_continue.set()
+        system.go_on.set()
 
         assert [str(address) for address in await stays] == ["8.8.8.8"]
 
@@ -198,20 +178,17 @@ class System:
     def __init__(self) -> None:
         self.go_on = threading.Event()
         self.asked: list[str] = []
-        self.ended = 0
 
-    def getaddrinfo(self, host: bytes, *_: Any, **__: Any) -> Any:
-        self.asked.append(host.decode())
-        if host.startswith(b"slow"):
+    def look_up(self, host: str) -> Sequence[str]:
+        self.asked.append(host)
+        if host.startswith("slow"):
             self.go_on.wait(60)
-        self.ended += 1
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
+        return ["8.8.8.8"]
 
 
 @pytest.fixture
-def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+def system() -> Iterator[System]:
     system = System()
-    monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", system.getaddrinfo)
     yield system
     system.go_on.set()
 
@@ -227,7 +204,7 @@ async def require_timeouts(resolver: SystemResolver, names: list[str]) -> None:
 
 async def test_silent_name_servers_take_no_address_that_was_found(system: System) -> None:
     clock = ManualClock()
-    async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
+    async with aclosing(SystemResolver(timeout=2, clock=clock, look_up=system.look_up)) as resolver:
         await resolver.resolve("good.example")
         clock.advance(CACHE_TTL)
         asking = asyncio.create_task(require_timeouts(resolver, SLOW_NAMES))
@@ -247,7 +224,7 @@ async def test_silent_name_servers_take_no_address_that_was_found(system: System
 
 async def test_names_are_found_again_when_the_name_servers_answer(system: System) -> None:
     clock = ManualClock()
-    async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
+    async with aclosing(SystemResolver(timeout=2, clock=clock, look_up=system.look_up)) as resolver:
         asking = asyncio.create_task(require_timeouts(resolver, SLOW_NAMES))
         await asyncio.to_thread(eventually, lambda: len(system.asked) == LOOKUP_THREADS)
         clock.advance(2)
@@ -260,7 +237,7 @@ async def test_names_are_found_again_when_the_name_servers_answer(system: System
 
 async def test_a_lookup_without_waiting_callers_is_not_made(system: System) -> None:
     clock = ManualClock()
-    async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
+    async with aclosing(SystemResolver(timeout=2, clock=clock, look_up=system.look_up)) as resolver:
         asking = asyncio.create_task(require_timeouts(resolver, SLOW_NAMES))
         await asyncio.to_thread(eventually, lambda: len(system.asked) == LOOKUP_THREADS)
         clock.advance(2)
@@ -273,7 +250,7 @@ async def test_a_lookup_without_waiting_callers_is_not_made(system: System) -> N
 
 async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(system: System) -> None:
     clock = ManualClock()
-    async with aclosing(SystemResolver(timeout=3, clock=clock)) as resolver:
+    async with aclosing(SystemResolver(timeout=3, clock=clock, look_up=system.look_up)) as resolver:
         for _ in range(3):
             asking = asyncio.create_task(require_timeouts(resolver, ["slow.example"]))
             await clock.until_waiting(3)
@@ -285,7 +262,7 @@ async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(
 
 async def test_a_found_address_is_cached_for_some_seconds(system: System) -> None:
     clock = ManualClock()
-    async with aclosing(SystemResolver(clock=clock)) as resolver:
+    async with aclosing(SystemResolver(clock=clock, look_up=system.look_up)) as resolver:
         for seconds in (0, CACHE_TTL - 0.1, 0.1, 1):
             clock.advance(seconds)
             assert [str(address) for address in await resolver.resolve("a.example")] == ["8.8.8.8"]
@@ -294,7 +271,7 @@ async def test_a_found_address_is_cached_for_some_seconds(system: System) -> Non
 
 
 async def test_a_cached_address_is_checked_at_each_connection(system: System) -> None:
-    async with aclosing(SystemResolver()) as resolver:
+    async with aclosing(SystemResolver(look_up=system.look_up)) as resolver:
         for _ in range(2):
             with pytest.raises(AddressRefused):
                 await connect(CheckedBackend(resolver, only_allowed_networks=True), "a.example", 80)
@@ -303,7 +280,7 @@ async def test_a_cached_address_is_checked_at_each_connection(system: System) ->
 
 
 async def test_closing_ends_waiting_lookups_with_and_without_a_thread(system: System) -> None:
-    resolver = SystemResolver(timeout=60)
+    resolver = SystemResolver(timeout=60, look_up=system.look_up)
     asking = [asyncio.create_task(resolver.resolve(name)) for name in SLOW_NAMES]
     await asyncio.to_thread(eventually, lambda: len(system.asked) == LOOKUP_THREADS)
     await resolver.aclose()
@@ -313,12 +290,11 @@ async def test_closing_ends_waiting_lookups_with_and_without_a_thread(system: Sy
 
 
 HANGS = """
-import asyncio, socket, threading
+import asyncio, threading
 from a2a_celery.push import SystemResolver
-socket.getaddrinfo = lambda *a, **k: threading.Event().wait()
 async def main():
     try:
-        await SystemResolver(timeout=0.1).resolve("a.example")
+        await SystemResolver(timeout=0.1, look_up=lambda _: threading.Event().wait()).resolve("a.example")
     except TimeoutError:
         print("gave up")
 asyncio.run(main())

@@ -27,8 +27,8 @@ from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, d
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import Claim, append, claim_run
 from a2a_celery.store.tasks.commands import continue_task, read_task
-from a2a_celery.store.tasks.listing import list_page
 from tests.support.store.blob_setup import THRESHOLD, BlobSetup, create_task_with_parts
+from tests.support.store.pages import list_page
 from tests.support.store.replies import begins
 from tests.support.store.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, request, status
 

@@ -15,8 +15,8 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMI
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import unlist_task
-from a2a_celery.store.tasks.listing import list_page
 from tests.support.store.leaks import leaks
+from tests.support.store.pages import list_page
 from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, status
 from tests.support.waiting import eventually_async
 

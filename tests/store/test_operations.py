@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 from a2a.types import TaskStatusUpdateEvent
 
+import a2a_celery.features.idempotency.section  # noqa: F401 - no other import of this module registers this section
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_letter, requeue_task
@@ -33,6 +35,7 @@ from a2a_celery.store.admin.usage import read_memory
 from a2a_celery.store.blobs.blob_store import register_blobs
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use, forget_removed_blobs
 from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.operation import script, script_text
 from a2a_celery.store.runs.commands import append, claim_run, end_run, revoke_run, settle_run
 from a2a_celery.store.runs.journal import read_journal, read_recorded
 from a2a_celery.store.runs.publication import (
@@ -67,6 +70,7 @@ from a2a_celery.store.tasks.commands import (
     unlist_task,
 )
 from a2a_celery.store.tasks.waiting import list_waiting
+from a2a_celery.store.verbs import SECTIONS
 from tests.features.families.test_store import child_of
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
@@ -393,6 +397,11 @@ async def _skipped_ticks(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return skipped_ticks(keys, "nightly")
 
 
+SPARE_LOCALS = 8
+"""Number of locals that a change of a script or of a library may add."""
+
+FEATURE_SECTIONS = {kind: code for kind, code in SECTIONS.items() if kind.__module__.startswith("a2a_celery.")}
+
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed_runs, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result,
@@ -452,6 +461,18 @@ async def test_every_script_is_a_verb_that_is_tested_here(keys: Keys, seeds: See
     scripts = {path.stem for path in script_files()}
 
     assert tested_scripts == scripts - TESTED_ELSEWHERE
+
+
+async def test_every_script_may_define_some_more_locals(store: AsyncStore) -> None:
+    """Lua compiles no script with more than 200 locals. A script has the most with a section of each feature."""
+    spare_locals = "".join(f"local spare_{number}\n" for number in range(SPARE_LOCALS))
+    for name in (path.stem for path in script_files()):
+        text, kinds = script_text(name), dict[str, list[type[Any]]]()
+        for kind, code in FEATURE_SECTIONS.items():
+            if any(f"{function}_sections(" in text for function in code.functions):
+                kinds.setdefault(code.table.name, []).append(kind)
+        for sections in product(*kinds.values()):
+            await store.redis.script_load(spare_locals + script(name, sections).text)
 
 
 async def test_concurrent_operations_get_their_own_replies(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

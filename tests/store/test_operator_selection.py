@@ -283,7 +283,7 @@ class TestCancelAll:
     async def test_the_command_asks_for_confirmation(
         self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("a2a_celery.cli.operator.cancel_all._is_interactive", lambda: True)
+        monkeypatch.setattr("a2a_celery.cli.operator.cancel_all.is_interactive", lambda: True)
         arguments = ("cancel", "--all", "--agent", "other")
 
         refusal = await asyncio.to_thread(command, *arguments, code=1, input="n\n")

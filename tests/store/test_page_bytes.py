@@ -14,7 +14,7 @@ from a2a_celery.store.client.connection import LARGE_REPLY
 from a2a_celery.store.log.pages import PAGE, PAGE_BYTES, read_log
 from a2a_celery.store.tasks import commands
 from a2a_celery.store.tasks.listing import PAGE_BYTES as TASKS_BYTES
-from a2a_celery.store.tasks.listing import list_page
+from tests.support.store.pages import list_page
 from tests.support.store.seeds import ANN, RETENTION, Seeds, chunk, status
 
 MIB = 2**20

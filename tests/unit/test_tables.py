@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,13 +26,23 @@ from tests.support.processes.terminal import terminal
 ROWS = [("a", "short"), ("b", "x" * 40)]
 
 
+@pytest.fixture
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Function that makes stdout a terminal with a number of columns."""
+
+    def open_terminal(columns: int) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(columns))
+
+    return open_terminal
+
+
 def test_a_pipe_gets_complete_lines() -> None:
     assert list(table(("NAME", "WHAT"), ROWS)) == ["NAME  WHAT", "a     short", f"b     {'x' * 40}"]
 
 
-def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "20")
+def test_a_terminal_gets_lines_that_fit(open_terminal: Callable[[int], None]) -> None:
+    open_terminal(20)
     text = "one two three four five"
 
     assert list(table(("NAME", "WHAT"), [("a", "short"), ("b", text)])) == [
@@ -44,9 +55,8 @@ WEBHOOK = "9c578d94-8105-4762-8150-faa4063e2db3"
 CONTEXT = "0f7ec036-c7c9-4ce0-bd1b-c83a842329f0"
 
 
-def test_the_statistics_of_agents_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_statistics_of_agents_fit_80_columns(open_terminal: Callable[[int], None]) -> None:
+    open_terminal(80)
     name = "a-research-assistant"
     counts = {("ended", name, str(int(COMPLETED))): 1_234_567, ("lost", name, "failed"): 2}
     runs = dict.fromkeys(("queued", "blocked", "running", "delegated", "suspended"), 0)
@@ -60,9 +70,8 @@ def test_the_statistics_of_agents_fit_80_columns(monkeypatch: pytest.MonkeyPatch
     assert lines[2] == "  REJECTED 0  LOST 2"
 
 
-def test_the_last_columns_are_below_their_line_and_no_cell_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_last_columns_are_below_their_line_and_no_cell_is_truncated(open_terminal: Callable[[int], None]) -> None:
+    open_terminal(80)
     heading = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
     cells = (TASK, "researcher", "1", "3 min 20 s", "celery@host-17.example.com", "cancel requested, still running")
 
@@ -146,11 +155,10 @@ def test_ids_are_complete_on_any_terminal(missing: int) -> None:
     assert [line.split() for line in lines[1:]] == [[TASK, WEBHOOK], ["STATE", "waiting"]]
 
 
-def test_a_text_is_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_is_wrapped_on_a_terminal_only(open_terminal: Callable[[int], None]) -> None:
     assert wrap_text("one two three", width=8) == "one two\n  three"
     assert wrap_text("one two three") == "one two three"
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "9")
+    open_terminal(9)
     assert wrap_text("one two three", "    ") == "one two\n    three"
 
 
@@ -165,10 +173,9 @@ def test_a_text_is_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     ids=["before", "published", "unavailable broker", "blocked"],
 )
 def test_the_line_about_a_requeued_task_fits_80_columns(
-    monkeypatch: pytest.MonkeyPatch, answer: RequeuedTask, count: int
+    open_terminal: Callable[[int], None], answer: RequeuedTask, count: int
 ) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
+    open_terminal(80)
 
     lines = requeued_text(answer).splitlines()
 

@@ -188,10 +188,11 @@ def _cancel(
 
 
 def _confirm(tasks: str) -> None:
-    if not _is_interactive():
+    if not is_interactive():
         raise click.UsageError(f"{tasks} would be cancelled: there is no terminal to confirm, so pass --yes")
     click.confirm(f"Cancel {tasks}?", abort=True, err=True)
 
 
-def _is_interactive() -> bool:
+def is_interactive() -> bool:
+    """Return True if a user can confirm."""
     return sys.stdin.isatty()

@@ -64,7 +64,7 @@ def preload(app: Celery, *, then: Callable[[], object] = _do_nothing) -> Thread 
     """Import the agents of `app` in a thread, and call `then` there. Return the thread, or None if there is nothing to
     import."""
     components = installed_on(app)
-    if components is None or not components.settings().preload_agents:
+    if components is None:
         return None
     queue_names = set(app.amqp.queues.consume_from)
     names = {agent.name: agent.code for agent in components.agents.values() if queue_of(app, agent) in queue_names}

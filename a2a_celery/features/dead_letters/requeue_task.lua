@@ -46,7 +46,7 @@ if not from_start and tonumber(dead.journal_bytes or '0') > 0 then
   for _, entry in ipairs(entries) do write_entry(new_keys, r, entry.key, entry.content) end
 end
 local freed_bytes = tonumber(dead.journal_bytes or '0') + tonumber(dead.signal_bytes or '0')
-if dead.journal_blobs then freed_bytes = freed_bytes + remove_journal_blobs(dead_keys, dead.leases, dead.journal_blobs) end
+if dead.journal_blobs then freed_bytes = freed_bytes + remove_journal_blobs(dead_keys, dead.journal_blobs) end
 if dead.quota_account then freed_bytes = freed_bytes + size_of_request(dead_keys) end
 free_bytes(dead_keys, dead, freed_bytes)
 if not from_start and dead.code_version then set_code_version(new_keys, r, dead.code_version) end

@@ -47,7 +47,7 @@ local function estimate_wait(r, what, places)
   local agent, times = string.match(r.scope, '^[^/]+'), 0
   local fields = {what .. ' ' .. agent .. ' sum'}
   for i = 1, #BOUNDS + 1 do fields[i + 1] = what .. ' ' .. agent .. ' ' .. i end
-  local counted = redis.call('HMGET', string.gsub(r.leases, 'leases$', 'metrics'), unpack(fields))
+  local counted = redis.call('HMGET', deployment_key(r, 'metrics'), unpack(fields))
   for i = 2, #counted do times = times + tonumber(counted[i] or 0) end
   return times > 0 and micros(tonumber(counted[1] or 0) / times / places) or '0'
 end

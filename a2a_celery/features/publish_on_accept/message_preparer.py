@@ -203,7 +203,7 @@ class MessagePusher(RunSections):
     """
 
     def __init__(self, publisher: Publisher, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.is_enabled = settings.publish_on_accept and not settings.store_wait_replicas
+        self.is_enabled = not settings.store_wait_replicas
         self._publisher = publisher
         self._settings = settings
         self._clock = clock

@@ -152,6 +152,7 @@ class ScheduleTask(Task):  # type: ignore[misc]
     submission: Future[dict[str, str]] | None = None
     """Newest submission of a tick by this process."""
     retrier: TickRetrier | None = None
+    submit_timeout = SUBMIT_TIMEOUT
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         """Submit the tick in this process, or send the Celery task to a worker if this process cannot submit the tick.
@@ -181,7 +182,7 @@ class ScheduleTask(Task):  # type: ignore[misc]
         return cast(dict[str, str], self.app.a2a_celery._submit_tick(arguments, at_us))
 
     def _submit(self, arguments: Mapping[str, Any], at_us: int) -> dict[str, str]:
-        """Submit a tick in a thread, and wait for at most `SUBMIT_TIMEOUT` seconds.
+        """Submit a tick in a thread, and wait for at most `submit_timeout` seconds.
 
         The submission may continue after the wait, because a tick can be submitted repeatedly.
 
@@ -211,8 +212,8 @@ class ScheduleTask(Task):  # type: ignore[misc]
                 future.set_exception(e)
 
         Thread(target=submit, name="a2a-tick", daemon=True).start()
-        if not wait([future], SUBMIT_TIMEOUT).done:
-            raise TimeoutError(f"it was not submitted within {SUBMIT_TIMEOUT:g} s")
+        if not wait([future], self.submit_timeout).done:
+            raise TimeoutError(f"it was not submitted within {self.submit_timeout:g} s")
         return future.result()
 
 

@@ -1,6 +1,7 @@
 """ListTasks: conversion of a protocol request to a store query, and of the query's result to a response.
 
-A page token is a position in the list. Tasks can still change between two pages.
+A page token is a position in the list. A task that changes between two pages moves to the front of the list, and is
+therefore missing from the later pages. Each task that does not change appears exactly once.
 
 Source: A2A specification 3.1.4.
 """
@@ -15,11 +16,8 @@ from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_list_tasks_cursor
 
-from ...lifecycle.references import Scope, quote_key_part
-from ..client.connection import AsyncStore
+from ...lifecycle.references import quote_key_part
 from ..codec import Position
-from ..keys import Keys
-from .commands import list_tasks
 from .replies import Page
 
 MAX_TOKEN_LENGTH = 1024
@@ -65,30 +63,6 @@ class ListQuery:
             "blob_bytes": blob_bytes,
             "max_bytes": PAGE_BYTES,
         }
-
-
-async def list_page(
-    store: AsyncStore,
-    keys: Keys,
-    scope: Scope,
-    params: ListTasksRequest,
-    *,
-    retention: int,
-    blob_bytes: int = PAGE_BLOB_BYTES,
-) -> ListTasksResponse:
-    """Read the page that `params` requests. The page ends after `blob_bytes` bytes of large parts.
-
-    A task that changes while a client reads pages moves to the front of the list, and is therefore missing from the
-    later pages. Each task that does not change appears exactly once.
-
-    Raises:
-        InvalidParamsError: The page token is invalid.
-    """
-    query = list_query(params)
-    page = await store.run(list_tasks(keys, scope, retention=retention, **query.of_store(blob_bytes)))
-    list_response = response(query, page)
-    list_response.tasks.extend(page.tasks)
-    return list_response
 
 
 def list_query(params: ListTasksRequest) -> ListQuery:

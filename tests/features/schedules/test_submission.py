@@ -401,17 +401,17 @@ def test_a_store_that_hangs_delays_the_scheduler_once(a2a: A2A, monkeypatch: pyt
         return {"outcome": "started", "task_id": "t"}
 
     submit_with(a2a, monkeypatch, submit)
-    monkeypatch.setattr("a2a_celery.features.schedules.celery_task.SUBMIT_TIMEOUT", 0.01)
+    task = a2a.celery.tasks[NAME]
+    task.submit_timeout = 0.01
     for _ in range(3):
         send_tick(a2a, "hanging")
-    submission = a2a.celery.tasks[NAME].submission
     hang.set()
-    submission.result(10)
+    task.submission.result(10)
     ticks = [headers[TICK_HEADER] for headers in headers_in(a2a, "hanging")]
 
     assert submissions[0] == ticks[0]
     eventually(lambda: set(submissions) == set(ticks), what="this process submits the ticks that it has sent")
-    monkeypatch.setattr("a2a_celery.features.schedules.celery_task.SUBMIT_TIMEOUT", SUBMIT_TIMEOUT)
+    task.submit_timeout = SUBMIT_TIMEOUT
     assert send_tick(a2a, "hanging").result["outcome"] == "started"
     assert SUBMIT_TIMEOUT == 5, "docs/schedules.md states this time"
 

@@ -14,8 +14,6 @@
 
 local REFUSED_EXPIRY = 1 -- seconds after which a new blob expires if the script does not keep it
 
-local function blobs_key(leases) return (string.gsub(leases, 'leases$', 'blobs')) end
-
 local function stored_blob(keys, name) return (string.gsub(keys.record, 'task$', 'blob:')) .. name end
 
 local function stored_blobs(keys) return (string.gsub(keys.record, 'task$', 'blobs')) end
@@ -91,9 +89,10 @@ local function blob_folder(entry) return string.match(entry, '^%z....%[%[0,"([^/
 
 -- Delete the blobs of a deleted journal, and make a watcher remove them from the object store. Return the bytes of the
 -- blobs that Redis stored.
-local function remove_journal_blobs(keys, leases, folder)
-  if redis.call('ZSCORE', blobs_key(leases), task_tag(keys)) then
-    redis.call('ZADD', blobs_key(leases) .. ':orphaned', micros(now()), task_tag(keys) .. '/' .. folder)
+local function remove_journal_blobs(keys, folder)
+  local tasks = prefix_of(keys) .. ':blobs'
+  if redis.call('ZSCORE', tasks, task_tag(keys)) then
+    redis.call('ZADD', tasks .. ':orphaned', micros(now()), task_tag(keys) .. '/' .. folder)
   end
   return delete_blobs(keys, folder .. '/')
 end

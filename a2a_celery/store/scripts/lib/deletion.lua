@@ -10,5 +10,5 @@ local function delete_task(keys, r)
   if r.enabled_configs then delete_cursors(keys, r) end
   redis.call('DEL', keys.record, keys.log, keys.history, keys.artifacts, keys.metadata, keys.turns, keys.execution, keys.journal, keys.signals)
   if r.blobs then delete_blobs(keys, '') end
-  redis.call('ZADD', blobs_key(r.leases), 'XX', micros(now()), task_tag(keys))
+  redis.call('ZADD', deployment_key(r, 'blobs'), 'XX', micros(now()), task_tag(keys))
 end

@@ -29,7 +29,7 @@ local function delete_journal(keys, r)
   end
   if r.journal_blobs then
     redis.call('HDEL', keys.record, 'journal_blobs')
-    add_size(r, -remove_journal_blobs(keys, r.leases, r.journal_blobs))
+    add_size(r, -remove_journal_blobs(keys, r.journal_blobs))
   end
   r.journal_bytes, r.journal_origin, r.journal_blobs = false, false, false
 end

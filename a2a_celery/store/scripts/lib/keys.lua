@@ -11,6 +11,9 @@ end
 -- Return the prefix of the keys of the deployment from the keys of a task.
 local function prefix_of(keys) return string.match(keys.record, '^(.*):{') end
 
+-- Return the key `name` of the deployment from the record of a task.
+local function deployment_key(r, name) return (string.gsub(r.leases, 'leases$', name)) end
+
 -- Return the prefix of the indexes of a scope, like `Keys.scope_index`.
 local function scope_index_of(prefix, scope) return prefix .. ':tasks:' .. scope .. ':' end
 

@@ -1,9 +1,9 @@
--- requires: buckets, time
+-- requires: buckets, keys, time
 
 -- Increment a metric of the task's agent; see store/admin/metrics.py.
 local function count_metric(r, what, label, times)
   local agent = string.match(r.scope, '^[^/]+')
-  redis.call('HINCRBY', string.gsub(r.leases, 'leases$', 'metrics'), what .. ' ' .. agent .. ' ' .. label, times or 1)
+  redis.call('HINCRBY', deployment_key(r, 'metrics'), what .. ' ' .. agent .. ' ' .. label, times or 1)
 end
 
 -- Count the duration since `since` (µs, nil for unknown) in the first bucket of BOUNDS that includes the duration.

@@ -4,8 +4,6 @@
 -- time, an entry in the sorted set `<key prefix>:<field>`. The record's field `pause_data` has the names of these fields, each
 -- followed by a space, and by '@' before the space if the sorted set has an entry.
 
-local function pause_index(r, field) return (string.gsub(r.leases, 'leases$', field)) end
-
 -- Write a field that is deleted when the pause ends. due_us is the score of the task in the sorted set, or nil.
 local function keep_until_resumed(keys, r, field, data, due_us)
   local earlier_data = r[field]
@@ -14,13 +12,13 @@ local function keep_until_resumed(keys, r, field, data, due_us)
   end
   redis.call('HSET', keys.record, field, data)
   add_size(r, #data - #(earlier_data or ''))
-  if due_us then redis.call('ZADD', pause_index(r, field), micros(due_us), task_tag(keys)) end
+  if due_us then redis.call('ZADD', deployment_key(r, field), micros(due_us), task_tag(keys)) end
 end
 
 local function drop_pause_data(keys, r, field, is_due)
   local data = r[field]
   if not data then return end
-  if is_due then redis.call('ZREM', pause_index(r, field), task_tag(keys)) end
+  if is_due then redis.call('ZREM', deployment_key(r, field), task_tag(keys)) end
   add_size(r, -#data)
   redis.call('HDEL', keys.record, field)
 end

@@ -6,7 +6,7 @@
 -- "<tag> <bytes> <account>" for each task that expires, so that the bytes of the task are subtracted after its keys have
 -- expired.
 
-local function stored_key(r) return (string.gsub(r.leases, 'leases$', 'stored')) end
+local function stored_key(r) return deployment_key(r, 'stored') end
 
 -- Return the account of a scope: "/<owner>", or "<tenant>/" for anonymous callers. See `Scope.account`.
 local function account_of(scope)

@@ -1,10 +1,12 @@
+-- requires: keys
+
 -- Versions of an agent's code; see Agent.version. The journal of a task belongs to the version `code_version`. Workers
 -- of this version execute the runs of the turn while such workers exist. If a worker of another version claims a run,
 -- its version is `claimed_version`. When the run writes to the journal, the journal belongs to that version.
 
 -- Add `change` to the number of open tasks of a version. The field is absent if the number is 0.
 local function count_version_tasks(r, version, change)
-  local metrics = string.gsub(r.leases, 'leases$', 'metrics')
+  local metrics = deployment_key(r, 'metrics')
   local field = 'version ' .. string.match(r.scope, '^[^/]+') .. ' ' .. version
   if redis.call('HINCRBY', metrics, field, change) <= 0 then redis.call('HDEL', metrics, field) end
 end
