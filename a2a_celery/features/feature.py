@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
     import click
-    from a2a.server.context import ServerCallContext
     from a2a.types import Message, SendMessageRequest, TaskState, TaskStatusUpdateEvent
     from google.protobuf.message import Message as Proto
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from ..execution.events.queue import RunEventQueue
     from ..execution.events.steps import Execution
     from ..execution.open_run import OpenRun
+    from ..gateway.call import Call
     from ..gateway.handler import GatewayHandler
     from ..gateway.operator.operator_request import OperatorRequest
     from ..lifecycle import Outcome
@@ -214,13 +214,13 @@ class GatewayFeature(Protocol):
     """Use of a feature by one gateway."""
 
     async def section_for_message(
-        self, params: SendMessageRequest, context: ServerCallContext, task_id: str
+        self, params: SendMessageRequest, call: Call, task_id: str
     ) -> Section[Refusal] | None:
         """Return the section of ``create_task`` or ``continue_task`` for a client's message, or None for no section.
 
         Args:
             params: Request of the client.
-            context: Context of the call.
+            call: Call of the client.
             task_id: Id of the task that the message creates or continues.
 
         Raises:
@@ -235,12 +235,12 @@ class GatewayOperation(NamedTuple):
     """Operation of a gateway.
 
     Attributes:
-        name: Name of the operation. Handlers have the operations of A2A as methods; see ``gateway/handler.py``.
+        name: Name of the operation.
         summary: Description in one sentence.
         method: HTTP method.
         path: Path in the HTTP+JSON binding.
         request: Type of the request. Parameters of the path that are not fields of it are in
-            `context.state[PATH_PARAMETERS]`.
+            `Call.path_parameters`.
         perform: Function that performs the operation and returns the response: a message of A2A, a JSON object, or
             None.
         response: Name of the JSON Schema of the response, or "" for an operation of A2A.
@@ -253,7 +253,7 @@ class GatewayOperation(NamedTuple):
     method: str
     path: str
     request: type[Proto]
-    perform: Callable[[GatewayHandler, Any, ServerCallContext], Awaitable[Proto | dict[str, Any] | None]]
+    perform: Callable[[GatewayHandler, Any, Call], Awaitable[Proto | dict[str, Any] | None]]
     response: str = ""
     status: int = 200
     operation_id: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..gateway.operations.limits import OwnerLimits
+from ..gateway.gate import Gate
 from ..gateway.operations.task_reader import TaskReader
 from ..operations.service import TaskService
 from .families.gateway import GET_TASK_FAMILY
@@ -15,7 +15,7 @@ from .webhooks.gateway_configs import PushConfigs
 from .webhooks.operations import OPERATIONS as WEBHOOK_OPERATIONS
 from .webhooks.operations import SCHEMAS as WEBHOOK_SCHEMAS
 
-GATEWAY_FEATURES: Sequence[Callable[[TaskService, TaskReader, OwnerLimits], GatewayFeature | None]] = (PushConfigs.of,)
+GATEWAY_FEATURES: Sequence[Callable[[TaskService, TaskReader, Gate], GatewayFeature | None]] = (PushConfigs.of,)
 """Functions that open the features of a gateway, or return None if the settings do not turn the feature on."""
 
 OPERATIONS: Sequence[GatewayOperation] = (*WEBHOOK_OPERATIONS, GET_TASK_FAMILY)

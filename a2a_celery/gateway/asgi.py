@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, PROTOCOL_VERSION_0_3
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import MethodNotFoundError
 from celery import Celery
@@ -45,32 +45,21 @@ from .auth.cross_origin import CrossOriginAccess, CrossOriginProtection
 from .auth.from_settings import authenticator_from_settings, secure_agent
 from .auth.http import authentication
 from .auth.refusal_log import AGENT, REASONS, RefusalLog
-from .bindings.endpoints import (
-    A2AJsonResponse,
-    HttpCallContextBuilder,
-    count_unparsed,
-    guard_rest,
-    guard_rpc,
-    rest_error,
-    rpc_error,
-)
+from .bindings.endpoints import A2AJsonResponse, Address, rest_error, rpc_body_error
 from .bindings.jsonrpc import RpcDispatcher
 from .bindings.legacy import legacy_rest_routes
 from .bindings.rest import rest_routes
-from .bindings.shared_address import SharedAddress
 from .cards import MountPath, card_routes, check_signed_cards, key_routes
 from .discovery import discovery_routes
+from .gate import Gate
 from .handler import GatewayHandler
 from .health import Health
 from .inbox import inbox_route
 from .metrics import Metrics
 from .middleware.bodies import LargeResponseMiddleware, NoStoreMiddleware
-from .middleware.operation import TraceContext
-from .middleware.service_parameters import Endpoint, echo_extensions
-from .operations.limits import OwnerLimits
 from .operations.task_reader import TaskReader
-from .operator.api import MAX_BODY, OperatorApi
 from .operator.api import PATH as OPERATOR_PATH
+from .operator.api import OperatorApi
 from .page import PATH as PAGE_PATH
 from .page import list_route, root_route, shell_routes
 from .shutdown import GatewayShutdown
@@ -131,14 +120,14 @@ class GatewayServices:
         task_reader = TaskReader(self.store, keys, self._archive, settings.retention)
         self.metrics = self.refusal_log.metrics = Metrics(self.store, keys, agents, clock)
         self.metrics.declare_refused_callers(REASONS)
-        self._limits = limits = OwnerLimits(settings, self.store, keys, agents, self.metrics, clock)
-        opened = (open_feature(self._service, task_reader, limits) for open_feature in GATEWAY_FEATURES)
+        self._gate = gate = Gate(settings, self.store, keys, agents, self.metrics, clock)
+        opened = (open_feature(self._service, task_reader, gate) for open_feature in GATEWAY_FEATURES)
         self._features = [feature for feature in opened if feature is not None]
         follower = LogFollower(self.store, keys, self._listener)
-        shared = (settings, follower, self._service, self.shutdown, self._features, limits, task_reader)
-        self.inbox = inbox_route(agents, self.store, keys, limits, self.refusal_log)
+        shared = (settings, follower, self._service, self.shutdown, self._features, gate, task_reader)
+        self.inbox = inbox_route(agents, self.store, keys, gate, self.refusal_log)
         self.operator_api = OperatorApi(
-            app, agents, settings, self.store, keys, limits, self.refusal_log, self._service, clock
+            app, agents, settings, self.store, keys, gate, self.refusal_log, self._service, clock
         )
         self.handlers = {
             name: GatewayHandler(agent, *shared, self.refusal_log, clock) for name, agent in agents.items()
@@ -155,7 +144,7 @@ class GatewayServices:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.store.aclose)
             stack.push_async_callback(self._service.runs.aclose)
-            stack.callback(self._limits.close)
+            stack.callback(self._gate.close)
             for service in (*self._features, self._archive):
                 if service is not None:
                     stack.push_async_callback(service.aclose)
@@ -220,15 +209,14 @@ def build_asgi(
         *services.metrics.routes(),
         *shell,
     ]
-    routes += guard_rest(operator_api.routes(), MAX_BODY)
+    routes += operator_api.routes()
     if settings.ui:
         can_sign_in = services.authenticator is not None and services.authenticator.accepts_client_credentials
         agents_list = list_route(handlers, operator_api.role, can_sign_in=can_sign_in)
         routes += [agents_list, services.inbox]
     for name, handler in handlers.items():
-        routes += _agent_routes(handler, settings, f"/agents/{name}")
-    first = next(iter(handlers.values()))
-    routes += _agent_routes(first, settings, "", SharedAddress.of(handlers))
+        routes += _agent_routes(Address(f"/agents/{name}", handler), settings)
+    routes += _agent_routes(Address("", next(iter(handlers.values())), handlers), settings)
     asgi = Starlette(
         routes=routes,
         lifespan=services.lifespan,
@@ -237,7 +225,6 @@ def build_asgi(
             # outside of the authentication, so that scripts can read why a request is refused
             *_cross_origin_access(services, settings),
             Middleware(NoStoreMiddleware),
-            Middleware(TraceContext),
             Middleware(MountPath),
             _authentication(services, settings, handlers, [*health, *keys], shell),
             Middleware(LargeResponseMiddleware, clock=clock),
@@ -259,7 +246,7 @@ def _cross_origin_access(services: GatewayServices, settings: Settings) -> list[
 def _discovery_routes(services: GatewayServices, settings: Settings) -> list[Route]:
     agents = {name: handler.agent for name, handler in services.handlers.items()}
     schemes = () if services.authenticator is None else services.authenticator.schemes
-    delay = next(iter(services.handlers.values())).limits.card_delay
+    delay = next(iter(services.handlers.values())).gate.card_delay
     return discovery_routes(agents, settings, schemes, delay)
 
 
@@ -287,33 +274,17 @@ def _authentication(
     return authentication(authenticator, public=public, rpc=rpc)
 
 
-def _agent_routes(
-    handler: GatewayHandler, settings: Settings, path: str, shared: GatewayHandler | None = None
-) -> list[BaseRoute]:
-    """Return the routes under `path` ("" for the root). At the root, `shared` serves protocol 1.0."""
-    context_builder, limit = HttpCallContextBuilder(path), settings.max_request_bytes
-    serving = shared or handler
-
-    def echoing(endpoint: Endpoint) -> Endpoint:
-        return echo_extensions(endpoint, handler.agent.card, shared=shared is not None)
-
-    def counting(endpoint: Endpoint) -> Endpoint:
-        return count_unparsed(endpoint, handler, rest_error)
-
-    def around(endpoint: Endpoint) -> Endpoint:
-        return echoing(counting(endpoint))
-
-    dispatch = guard_rpc(RpcDispatcher(serving, path, legacy=handler).handle_requests, limit)
-    rpc = echoing(count_unparsed(dispatch, handler, rpc_error))
-    older = HttpCallContextBuilder(path, PROTOCOL_VERSION_0_3)
-    legacy = legacy_rest_routes(handler, older, handler.shutdown, handler.clock)
+def _agent_routes(address: Address, settings: Settings) -> list[BaseRoute]:
+    """Return the routes at `address`."""
+    path, handler, limit = address.path, address.handler, settings.max_request_bytes
+    rpc = address.endpoint(RpcDispatcher(address).handle_requests, limit, rpc_body_error)
     routes: list[BaseRoute] = [
         # The most frequent routes come first, because Starlette tries routes in order.
-        *guard_rest(rest_routes(serving, context_builder), limit, around),
+        *rest_routes(address, limit),
         Route("/", rpc, methods=["POST"]),
-        *card_routes(handler.agent, settings, path, handler.metrics, handler.limits.card_delay),
-        *guard_rest(legacy, limit, counting),
-        *guard_rest(rest_routes(serving, context_builder, "/{tenant}"), limit, around),
+        *card_routes(handler.agent, settings, path, handler.metrics, handler.gate.card_delay),
+        *legacy_rest_routes(address, limit),
+        *rest_routes(address, limit, "/{tenant}"),
     ]
     plain = Router(routes, redirect_slashes=False)  # see `build_asgi`
     # A mount does not serve its own path without a trailing slash, which some JSON-RPC clients use.

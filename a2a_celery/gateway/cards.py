@@ -21,7 +21,6 @@ from functools import cache, lru_cache
 from hashlib import sha256
 from uuid import uuid4
 
-from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.types import AgentCard, AgentInterface
 from a2a.utils.constants import (
@@ -43,14 +42,10 @@ from ..crypto.webhook_keys import JWKS_PATH, jwk_set, public_key_bytes
 from ..errors import ConfigError
 from ..push import format_public_key, parse_private_key
 from ..settings import Settings
+from .call import Call
 from .metrics import Metrics
 from .middleware.service_parameters import requested_version, served_as
 from .protocol_errors import BurstDelay
-
-ADDRESS = "a2a_address"
-"""Key of a call context for a function that returns the base URL of the request and the path of the agent under that
-URL. Over gRPC, the base URL is unknown, and the function returns ""."""
-
 
 BASE_URL = f"http://{uuid4().hex}"
 """Placeholder of the base URL in documents that are encoded once; see `with_base_url`."""
@@ -156,15 +151,16 @@ def cached_card(response: Response, request: Request) -> Response:
     return response
 
 
-def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) -> AgentCard | None:
+def extended_card(agent: Agent, settings: Settings, call: Call) -> AgentCard | None:
     """Return the agent's extended card with the interfaces of the public card, or None if there is no extended card.
 
     Source: A2A specification 3.1.11.
     """
     if agent.extended_card is None:
         return None
-    base_url, path = context.state[ADDRESS]() if ADDRESS in context.state else ("", "")
-    return _served_extended_card(agent.extended_card, agent, settings, path, settings.public_url or base_url)
+    return _served_extended_card(
+        agent.extended_card, agent, settings, call.path, settings.public_url or call.base_url()
+    )
 
 
 def _served_extended_card(

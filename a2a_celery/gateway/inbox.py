@@ -19,9 +19,9 @@ from ..store import AsyncStore, Keys
 from ..store.tasks.listing import position_of, position_token
 from ..store.tasks.waiting import list_waiting
 from .auth.refusal_log import RefusalLog
-from .bindings.endpoints import CALLERS
+from .bindings.endpoints import user_of
+from .gate import Gate
 from .middleware.json_endpoint import json_endpoint
-from .operations.limits import OwnerLimits
 from .operations.validation import require_tenant
 
 PATH = "/ui/inbox.json"
@@ -30,13 +30,11 @@ MAX_PAGE = 99
 """Default and maximum number of tasks on a page."""
 
 
-def inbox_route(
-    agents: Collection[str], store: AsyncStore, keys: Keys, limits: OwnerLimits, refusal_log: RefusalLog
-) -> Route:
+def inbox_route(agents: Collection[str], store: AsyncStore, keys: Keys, gate: Gate, refusal_log: RefusalLog) -> Route:
     """Return the route of ``/ui/inbox.json``. Each request counts against the rate limit of its caller."""
 
     async def read(request: Request, owner: str) -> dict[str, Any]:
-        require_tenant(ServerCallContext(user=CALLERS.build_user(request)))
+        require_tenant(ServerCallContext(user=user_of(request)))
         query = request.query_params
         agent, size, cursor = query.get("agent", ""), query.get("size", str(PAGE)), None
         if agent and agent not in agents:
@@ -54,4 +52,4 @@ def inbox_route(
             "next": position_token(last.status.timestamp.ToMicroseconds(), last.id) if last is not None else None,
         }
 
-    return Route(PATH, json_endpoint(limits, refusal_log, "ReadInbox", read), methods=["GET"])
+    return Route(PATH, json_endpoint(gate, refusal_log, "ReadInbox", read), methods=["GET"])

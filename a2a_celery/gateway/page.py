@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
-from .bindings.endpoints import CALLERS
+from .bindings.endpoints import user_of
 from .cards import has_current_copy
 from .operator.role import OperatorRole
 
@@ -87,7 +87,7 @@ def list_route(agents: Iterable[str], role: OperatorRole, *, can_sign_in: bool) 
     shared = {"inbox": True, "signIn": can_sign_in, "version": __version__}
 
     async def list_agents(request: Request) -> Response:
-        owner = CALLERS.build_user(request).user_name
+        owner = user_of(request).user_name
         content = {**shared, "agents": cards, "owner": owner, "operator": role.includes(owner)}
         return JSONResponse(content, headers={**HEADERS, "Cache-Control": "no-store"})
 

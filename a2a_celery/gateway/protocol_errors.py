@@ -9,14 +9,13 @@ Source: A2A specification 3.3.2 and 5.4; ``google.rpc`` error details.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from math import inf
 from random import uniform
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from a2a.server.jsonrpc_models import JSONRPCError
@@ -30,8 +29,7 @@ from a2a.utils.errors import (
     InternalError,
     InvalidParamsError,
 )
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 
 from ..clock import Clock
 from ..errors import ArchiveUnavailable, StoreUnavailable
@@ -47,14 +45,6 @@ LAST_EVENT_ID = "last-event-id"
 PUSH_EVENTS = "a2a-push-events"
 """Service parameter (HTTP header or gRPC metadata) with the list of events to which a config subscribes. The default is
 all events."""
-
-REACHED = "a2a_reached"
-"""Key of a request's scope and its call context for a list with the agent whose operation the request has reached.
-
-Every operation adds its agent before any other step. A request that fails after this point was well-formed.
-"""
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ServiceUnavailableError(A2AError):
@@ -143,12 +133,6 @@ def to_a2a(error: Exception) -> A2AError:
     return InternalError("Internal error", data={"reference": reference})
 
 
-RETRY_SECONDS = "a2a_retry_seconds"
-"""Key of a request's scope and its call context for the `retry_seconds` of every limit that the request exceeded.
-
-The list contains no errors, because their tracebacks would keep the request alive until a garbage collection.
-"""
-
 HEADER = "Retry-After"
 RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
@@ -204,23 +188,9 @@ class BurstDelay:
             await self._delay.wait(max_delayed)
 
 
-def record_limit_error(seconds: list[int] | None, error: LimitExceededError) -> None:
-    """Add the retry delay of `error` to the request's list, from which `with_retry_after` reads it."""
-    if seconds is not None:
-        seconds.append(retry_seconds(error))
-
-
 def retry_seconds(error: LimitExceededError) -> int:
     """Return the seconds after which the caller may retry."""
     return int((error.data or {})["retryAfter"])
-
-
-def with_retry_after(response: Response, request: Request) -> Response:
-    """Return `response`, converted to status 429 with Retry-After and RetryInfo if the request exceeded a limit."""
-    seconds: list[int] = request.scope.get(RETRY_SECONDS, [])
-    if not seconds or not isinstance(response, JSONResponse):
-        return response
-    return too_many_requests(json.loads(bytes(response.body)), seconds[0], response.media_type)
 
 
 def too_many_requests(

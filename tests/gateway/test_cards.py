@@ -13,7 +13,7 @@ from a2a.types import AgentCard
 from a2a_celery.agents import Agent
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway import cards
-from a2a_celery.gateway.operations.limits import CARDS_PER_SECOND
+from a2a_celery.gateway.gate import CARDS_PER_SECOND
 from a2a_celery.gateway.protocol_errors import REFUSAL_DELAY
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys

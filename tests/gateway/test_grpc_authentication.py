@@ -22,9 +22,9 @@ from a2a_celery.gateway.auth.schemes import (
     RefusalReason,
 )
 from a2a_celery.gateway.bindings.grpc import GrpcServer
+from a2a_celery.gateway.gate import Gate
 from a2a_celery.gateway.metrics import Metrics
 from a2a_celery.gateway.middleware.bodies import BODY_TIMEOUT
-from a2a_celery.gateway.operations.limits import OwnerLimits
 from a2a_celery.gateway.protocol_errors import REFUSAL_DELAY
 from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.settings import Settings
@@ -197,11 +197,11 @@ class HeaderCalls:
 
 @asynccontextmanager
 async def serve(
-    clock: ManualClock, authenticator: Authenticator | None, limits: OwnerLimits | None = None, **options: Any
+    clock: ManualClock, authenticator: Authenticator | None, gate: Gate | None = None, **options: Any
 ) -> AsyncIterator[HeaderCalls]:
     """Serve gRPC with a clock that the test moves."""
-    handler: Any = SimpleNamespace(limits=limits, agent=SimpleNamespace(name="echo"), shutdown=GatewayShutdown())
-    handlers = {} if limits is None else {"echo": handler}
+    handler: Any = SimpleNamespace(gate=gate, agent=SimpleNamespace(name="echo"), shutdown=GatewayShutdown())
+    handlers = {} if gate is None else {"echo": handler}
     port = free_port()
     server = GrpcServer(handlers, "127.0.0.1", port, 1024, authenticator, clock=clock, **options)
     await server.start()
@@ -228,14 +228,14 @@ async def test_a_call_whose_request_does_not_arrive_ends(authenticator: Authenti
 
 
 @pytest.fixture
-def limits(store: AsyncStore, keys: Keys) -> OwnerLimits:
+def gate(store: AsyncStore, keys: Keys) -> Gate:
     settings = Settings(owner_requests_per_second=0.001, owner_request_burst=1)
-    return OwnerLimits(settings, store, keys, ["echo"], Metrics(store, keys, {}))
+    return Gate(settings, store, keys, ["echo"], Metrics(store, keys, {}))
 
 
-async def test_a_call_whose_request_does_not_arrive_counts_as_a_request(limits: OwnerLimits) -> None:
+async def test_a_call_whose_request_does_not_arrive_counts_as_a_request(gate: Gate) -> None:
     clock, codes = ManualClock(), []
-    async with serve(clock, NamingAuthenticator([]), limits) as calls:
+    async with serve(clock, NamingAuthenticator([]), gate) as calls:
         for _ in range(2):
             call = calls.open()
             await clock.until_waiting(BODY_TIMEOUT)
@@ -245,9 +245,9 @@ async def test_a_call_whose_request_does_not_arrive_counts_as_a_request(limits: 
     assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED]
 
 
-async def test_an_owner_occupies_a_tenth_of_the_concurrent_calls(limits: OwnerLimits) -> None:
+async def test_an_owner_occupies_a_tenth_of_the_concurrent_calls(gate: Gate) -> None:
     clock = ManualClock()
-    async with serve(clock, NamingAuthenticator([]), limits, max_calls=20) as calls:
+    async with serve(clock, NamingAuthenticator([]), gate, max_calls=20) as calls:
         open_calls = [calls.open(GET_TASK), calls.open(SUBSCRIBE)]
         await clock.until_waiting(BODY_TIMEOUT, BODY_TIMEOUT)
 

@@ -11,9 +11,9 @@ import pytest
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway.bindings.endpoints import SMALL_BODY
 from a2a_celery.gateway.bindings.jsonrpc import NAMES_OF_03
 from a2a_celery.gateway.bindings.legacy import LegacyRpc
+from a2a_celery.gateway.gate import SMALL
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients.bindings import frames, message_json
 from tests.support.clients.credentials import api_key_entry
@@ -119,7 +119,7 @@ async def test_a_refused_request_gets_its_id_back(store: AsyncStore, redis_serve
     async with local_gateway(store, redis_server.store_url, keys, auth_api_keys=api_key_entry("ann", "one")) as gateway:
         unknown = await gateway.http.post("/", json=body, headers=V1)
         garbage = await gateway.http.post("/", content="{", headers=V1 | JSON)
-        large = await gateway.http.post("/", json=body | {"more": "x" * SMALL_BODY}, headers=V1)
+        large = await gateway.http.post("/", json=body | {"more": "x" * SMALL}, headers=V1)
     async with local_gateway(store, redis_server.store_url, keys) as gateway:
         foreign = await gateway.http.post("/", json=body, headers=V1 | {"Origin": "http://elsewhere.example"})
 

@@ -12,8 +12,9 @@ import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.features.dead_letters.dead_letter import AlreadyRequeued, read_dead_letter
+from a2a_celery.gateway.middleware.json_endpoint import MAX_BODY
 from a2a_celery.gateway.operator import workers
-from a2a_celery.gateway.operator.api import MAX_BODY, PATH
+from a2a_celery.gateway.operator.api import PATH
 from a2a_celery.gateway.operator.task_actions import MAX_TASKS
 from a2a_celery.lifecycle.signals import MAX_PAYLOAD_BYTES
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED

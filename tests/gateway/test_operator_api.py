@@ -16,7 +16,8 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
 from a2a_celery.features.webhooks.deliveries import abandon_delivery
 from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
-from a2a_celery.gateway.operator.api import MAX_BODY, PATH
+from a2a_celery.gateway.middleware.json_endpoint import MAX_BODY
+from a2a_celery.gateway.operator.api import PATH
 from a2a_celery.gateway.operator.stored_tasks import MAX_FAILURES, SCOPES
 from a2a_celery.lifecycle import Failure, final_event
 from a2a_celery.lifecycle.outcomes import OUT_OF_TIME

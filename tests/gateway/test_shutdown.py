@@ -10,12 +10,14 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from a2a.server.context import ServerCallContext
 from a2a.types import AgentCard, GetTaskRequest, SendMessageRequest, TaskState, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.gateway.bindings.grpc import route_by_tenant
+from a2a_celery.gateway.auth.refusal_log import RequestSource
+from a2a_celery.gateway.bindings.grpc import GrpcOperations
+from a2a_celery.gateway.bindings.sdk_handler import SdkHandler
+from a2a_celery.gateway.call import Call
 from a2a_celery.gateway.protocol_errors import ServiceUnavailableError
 from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.store import AsyncStore, Keys
@@ -100,21 +102,18 @@ async def test_a_grpc_stream_ends_with_an_error_when_the_application_stops(
     assert exc_info.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_grpc_stream_that_is_being_written_ends_before_the_next_event() -> None:
+async def test_a_grpc_stream_that_is_being_written_ends_before_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
     gateway_shutdown = GatewayShutdown()
 
-    class Handler:
-        """Handler with an endless stream."""
+    handler: Any = SimpleNamespace(shutdown=gateway_shutdown, agent=SimpleNamespace(card=AgentCard()))
 
-        def __init__(self) -> None:
-            self.shutdown, self.agent = gateway_shutdown, SimpleNamespace(card=AgentCard())
+    async def count_up(*_: object) -> AsyncIterator[int]:
+        for number in count():
+            yield number
 
-        async def on_message_send_stream(self, _params: object, _context: object) -> AsyncIterator[int]:
-            for number in count():
-                yield number
-
-    stream: Any = route_by_tenant({"echo": Handler()}).on_message_send_stream  # type: ignore[dict-item]
-    events = stream(None, ServerCallContext())
+    monkeypatch.setattr(SdkHandler, "stream", count_up)
+    call = Call(handler=handler, source=RequestSource)  # type: ignore[arg-type]
+    events: Any = GrpcOperations().stream("SendStreamingMessage", None, call)
     assert await anext(events) == 0
     gateway_shutdown.end_streams()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from a2a.types import Artifact, Part, TaskArtifactUpdateEvent
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.gateway import shutdown
 from a2a_celery.gateway.bindings import sse
-from a2a_celery.gateway.bindings.sse import EventStream, frames_of
+from a2a_celery.gateway.bindings.sse import EventStream, frames_of, write_page
 from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.lifecycle import Event, EventId
 from a2a_celery.store.log.follower import StreamEvent
@@ -33,6 +34,13 @@ async def text_of(event: Event) -> str:
     return event.artifact.parts[0].text
 
 
+async def written(pages: Pages) -> AsyncGenerator[list[str], None]:
+    """Yield `pages` as a binding writes them."""
+    async with aclosing(pages):
+        async for page in pages:
+            yield await write_page(page, encode=text_of)
+
+
 class StreamToClient:
     """Stream of `pages` to a client that may disconnect."""
 
@@ -41,7 +49,7 @@ class StreamToClient:
         self.leaving = GatewayShutdown()
         self.began, self.left = asyncio.Event(), asyncio.Event()
         self.sent: list[dict[str, Any]] = []
-        self.frames = frames_of(pages, text_of, lambda error: type(error).__name__)
+        self.frames = frames_of(written(pages), lambda error: type(error).__name__)
 
     @property
     def bodies(self) -> list[str]:

@@ -20,7 +20,10 @@ STREAMS = f"{LIMITS}::test_streams_of_an_owner_are_bounded_over_all_bindings_tog
 STORED_BYTES = f"{LIMITS}::test_stored_bytes_refuse_every_message_in_every_binding"
 WEBHOOKS = f"{LIMITS}::test_a_webhook_beyond_the_owner_s_limit_is_refused"
 CHILDREN = "features/families/test_store.py::test_a_parent_has_a_maximum_of_live_children"
-ANSWERS = "gateway/test_structured_answers.py::test_an_owner_with_many_answers_does_not_delay_another_owner"
+GATE = "gateway/test_gate.py"
+READS = f"{GATE}::test_reads_of_an_owner_are_bounded_and_wait_in_order"
+WORK = f"{GATE}::test_the_work_of_an_owner_does_not_delay_another_owner"
+SHARE = f"{GATE}::test_with_a_rate_limit_the_work_of_an_owner_takes_a_share_of_the_time"
 BODIES = "gateway/test_bodies.py::test_bodies_of_one_owner_that_arrive_at_once_are_bounded"
 CALLS = f"{GRPC_CALLS}::test_an_owner_occupies_a_tenth_of_the_concurrent_calls"
 FIXED = f"{PAGE}::test_its_fixed_limits_are_the_codes"
@@ -35,8 +38,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         f"{LIMITS}::test_after_a_burst_the_rate_limits_requests",
         f"{LIMITS}::test_the_default_burst_is_the_number_of_requests_in_one_second",
         f"{BUCKETS}::test_a_bucket_allows_its_burst_and_then_one_at_a_time",
-        "gateway/test_bodies.py::test_the_bytes_of_a_body_take_tokens",
-        "gateway/test_response_cost.py::test_the_bytes_of_a_response_take_tokens",
+        f"{GATE}::test_a_read_takes_one_token",
     ),
     "limits/limits/owner_max_concurrent_tasks": (
         EACH_BINDING,
@@ -56,7 +58,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         f"{LIMITS}::test_the_end_of_a_stream_frees_its_slot",
     ),
     "limits/limits/1-000-fixed-2": (CALLS, FIXED),
-    "limits/limits/10-fixed": (ANSWERS, FIXED),
+    "limits/limits/1-000-fixed-3": (READS, WORK, SHARE, FIXED),
+    "limits/limits/64-mib-fixed": (BODIES, SIZES),
     "limits/limits/agent_max_queue": (
         EACH_BINDING,
         EXACTLY,
@@ -79,10 +82,10 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     ),
     "limits/what-the-client-sees/watermark": (ABOVE_THE_WATERMARK,),
     "limits/what-the-client-sees/streams-grpc-calls": (STREAMS, CALLS, DELAYS),
-    "limits/what-the-client-sees/bodies-that-arrive-at-the-same-time-answers-that": (
+    "limits/what-the-client-sees/waiting-reads-bodies-that-arrive-at-the-same-time": (
         BODIES,
         DELAYS,
-        ANSWERS,
+        READS,
         "features/webhooks/test_webhook_deliveries.py::test_the_number_of_waiting_pings_is_limited",
     ),
     "limits/what-the-client-sees/child-tasks-webhooks-stored-bytes": (

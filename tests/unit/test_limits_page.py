@@ -17,16 +17,19 @@ from a2a_celery.features.webhooks.deliverer import DELIVERY_LIMITS, LOG_PAGE_BYT
 from a2a_celery.features.webhooks.gateway_configs import QUEUE_FULL_WAIT
 from a2a_celery.gateway.auth.grpc import OWNER_SHARE
 from a2a_celery.gateway.bindings.grpc import CONNECTION_OPTIONS, MAX_CONCURRENT_CALLS, MAX_FIELDS
+from a2a_celery.gateway.gate import (
+    FREE_BYTES,
+    HEAVY_WAIT,
+    MAX_ARRIVING_BYTES,
+    MAX_READS,
+    MAX_WAITING,
+    SMALL,
+    STREAM_WAIT,
+    THREADS,
+)
+from a2a_celery.gateway.gate import OWNER_SHARE as SHARE
 from a2a_celery.gateway.middleware import bodies
 from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH
-from a2a_celery.gateway.operations.limits import (
-    ANSWER_WAIT,
-    BYTES_PER_TOKEN,
-    LARGE_RESULT,
-    MAX_ANSWERS,
-    STREAM_WAIT,
-    VALUES_PER_TOKEN,
-)
 from a2a_celery.gateway.operations.validation import BOUNDS
 from a2a_celery.gateway.protocol_errors import retry_seconds, too_many_requests
 from a2a_celery.lifecycle.answers import MAX_ANSWER_BYTES
@@ -41,7 +44,7 @@ from a2a_celery.settings.loading import load_settings
 from a2a_celery.store.blobs import blob_store
 from a2a_celery.store.log import pages as log
 from a2a_celery.store.tasks import listing
-from a2a_celery.store.tasks.commands import MAX_DEBT, MAX_WAITING_TURNS
+from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
@@ -93,10 +96,16 @@ def test_its_numbers_are_the_codes() -> None:
     levels = f"{MAX_VALUE_DEPTH // 3} levels of objects and lists, or {MAX_VALUE_DEPTH // 2} levels of lists"
     assert nesting.startswith(levels)
     assert cells["the schema of a question"] == f"{MAX_SCHEMA_BYTES // KIB} KiB, {MAX_DEPTH} levels"
-    cost = " ".join(PAGE.partition("## Cost of large bodies and responses")[2].partition("\n## ")[0].split())
-    assert f"one additional token per {BYTES_PER_TOKEN // 1024} KiB and one per {VALUES_PER_TOKEN} JSON values" in cost
-    assert f"A result of at most {LARGE_RESULT // 1024} KiB" in cost
-    assert f"tokens that the owner receives in {MAX_DEBT} seconds." in cost
+    heavy = " ".join(PAGE.partition("### Large requests and results")[2].partition("\n## ")[0].split())
+    assert re.findall(r"more than (\d+) KiB", heavy) == [str(SMALL // KIB)] * 2
+    assert (MAX_READS, THREADS, SHARE) == (4, 2, 1 / 4)
+    for text in (
+        "at most four tasks or pages of tasks",
+        "Two threads",
+        "at most a quarter of the time",
+        "three times as long",
+    ):
+        assert text in heavy
 
 
 def test_its_fixed_limits_are_the_codes() -> None:
@@ -105,7 +114,7 @@ def test_its_fixed_limits_are_the_codes() -> None:
     assert re.findall(r"^\| ([\d,]+), fixed \|.*`(\w+)` \|$", table, re.MULTILINE) == [
         (f"{MAX_CHILDREN:,}", "children"),
         (f"{MAX_CONCURRENT_CALLS * OWNER_SHARE:,.0f}", "calls"),
-        (f"{MAX_ANSWERS}", "answers"),
+        (f"{MAX_WAITING:,}", "reads"),
     ]
 
 
@@ -116,10 +125,9 @@ def test_its_retry_delays_are_the_codes() -> None:
         for limit, delay in re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)
     }
 
-    assert delays["rate"] == [str(MAX_DEBT)]
     assert delays["streams, gRPC calls"] == [str(STREAM_WAIT)]
-    [of_bodies] = [delay for limit, delay in delays.items() if limit.startswith("bodies")]
-    assert [of_bodies] * 3 == [[str(seconds)] for seconds in (bodies.BODY_WAIT, ANSWER_WAIT, QUEUE_FULL_WAIT)]
+    [of_waiting] = [delay for limit, delay in delays.items() if limit.startswith("waiting")]
+    assert [of_waiting] * 2 == [[str(seconds)] for seconds in (HEAVY_WAIT, QUEUE_FULL_WAIT)]
 
 
 def numbers_of_size(subject: str) -> list[int]:
@@ -132,10 +140,7 @@ def numbers_of_size(subject: str) -> list[int]:
 def test_its_sizes_of_requests_are_the_codes() -> None:
     connection = dict(CONNECTION_OPTIONS)
 
-    assert numbers_of_size("HTTP bodies of an owner")[:2] == [
-        bodies.MAX_OWNER_BODY_BYTES // KIB**2,
-        bodies.FREE_BODY_BYTES // KIB,
-    ]
+    assert numbers_of_size("HTTP bodies of an owner")[:2] == [MAX_ARRIVING_BYTES // KIB**2, FREE_BYTES // KIB]
     assert numbers_of_size("a task, when") == [default_of("task_max_bytes") // KIB**2]
     assert numbers_of_size("the answer to a question") == [MAX_ANSWER_BYTES // KIB, MAX_DEPTH, MAX_KEYWORDS, MAX_NESTED]
     assert "one second of CPU time" in PAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextvars import Context
 from typing import Any
 
@@ -16,7 +16,6 @@ from a2a.types import (
     ListTasksRequest,
     ListTasksResponse,
     Message,
-    Part,
     SendMessageResponse,
     StreamResponse,
     Task,
@@ -28,22 +27,18 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from a2a_celery.gateway.bindings.json_results import (
-    PIECE,
-    SENT_AT_ONCE,
     JsonWriter,
     event_json,
-    event_json_in_pieces,
     event_line,
     message_json,
     page_json,
-    rpc_response,
     task_json,
 )
-from a2a_celery.gateway.middleware.bodies import LargeResponseMiddleware
-from a2a_celery.gateway.operations.limits import ResponseMeter
+from a2a_celery.gateway.middleware.bodies import PIECE, LargeResponseMiddleware
 from a2a_celery.gateway.operations.task_reader import response_with_tasks
 from a2a_celery.lifecycle import Event
 from a2a_celery.store.blobs.blob_store import MemoryBudget
@@ -52,6 +47,19 @@ from a2a_celery.store.tasks.replies import Page
 from tests.support.processes.loops import counted_turns
 
 from .test_event_json import ARTIFACT, EVENTS, MESSAGE, STATUS
+
+
+class RecordedWork:
+    """Executes heavy work at once, and counts it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of `function`."""
+        self.count += 1
+        return function(*args)
+
 
 TASKS = [event for event in EVENTS if isinstance(event, Task)]
 PAGES = [
@@ -86,22 +94,14 @@ async def test_a_page_has_its_empty_fields_and_no_empty_fields_of_tasks(
 
     expected = serialize_list_tasks_response(page, artifacts)
     expected["tasks"] = [({"artifacts": []} if artifacts else {}) | MessageToDict(task) for task in page.tasks]
-    assert json.loads(b"".join(await page_json(page, artifacts, ResponseMeter()))) == expected
-
-
-@pytest.mark.parametrize("message", [*TASKS, *PAGES, MESSAGE, Message()])
-@pytest.mark.parametrize("writes_empty", [True, False])
-def test_the_pieces_of_a_message_are_the_message(message: Task | ListTasksResponse, writes_empty: bool) -> None:
-    writer = JsonWriter(lambda field: writes_empty)
-
-    assert "".join(writer.pieces(message)) == writer.write(message)
+    assert json.loads(await page_json(page, artifacts, RecordedWork())) == expected
 
 
 STRUCTURED = {
     "empty": {},
     "scalars": {"a": 0, "b": -1.5, "c": 1e22, "d": '"ä\u2028', "e": True, "f": False, "g": None, "": ""},
     "nested": {"a": [], "b": {}, "c": [[], {}, [1, [2, {"d": [3]}], 4]], "e": {"f": {"g": [None]}}},
-    "long": {"a": [0.5] * (3 * PIECE), "b": {str(n): [n] for n in range(2 * PIECE)}, "c": [[1] * PIECE, 2]},
+    "long": {"a": [0.5] * 150, "b": {str(n): [n] for n in range(100)}, "c": [[1] * 50, 2]},
 }
 
 
@@ -110,7 +110,6 @@ def test_structured_values_are_what_the_sdk_writes(values: dict[str, Any]) -> No
     message = ParseDict({"messageId": "m", "metadata": values, "parts": [{"data": values}, {"data": 7}]}, Message())
 
     assert json.loads(message_json(message)) == MessageToDict(message)
-    assert "".join(JsonWriter().pieces(message)) == message_json(message)
 
 
 ZEROS = ParseDict({"values": [0] * 5000}, Struct())
@@ -125,24 +124,25 @@ MANY_VALUES = {
 
 
 @pytest.mark.parametrize("event", MANY_VALUES.values(), ids=list(MANY_VALUES))
-async def test_an_event_with_many_values_is_written_in_small_pieces(event: Event) -> None:
-    async with counted_turns() as count:
-        pieces = await event_json_in_pieces(event, ResponseMeter())
-        turns = count.turns
+async def test_an_event_with_many_values_is_written_as_heavy_work(event: Event) -> None:
+    worker = RecordedWork()
 
-    assert max(piece.count(b"0.0") for piece in pieces) < 1000
-    assert turns >= len(pieces) - 3
-    assert await event_line(event, ResponseMeter()) == event_json(event)
+    assert json.loads(await event_line(event, worker)) == json.loads(event_json(event))
+    assert worker.count == 1
+    if isinstance(event, Task):
+        assert json.loads(await task_json(event, worker)) == MessageToDict(event)
+        page = ListTasksResponse(tasks=[event])
+        assert json.loads(await page_json(page, True, worker))["tasks"] == [{"artifacts": []} | MessageToDict(event)]
+        assert worker.count == 3
 
 
-async def test_a_page_of_many_small_tasks_is_written_in_small_pieces() -> None:
-    few = ParseDict({"values": [0] * 300}, Struct())
-    page = ListTasksResponse(tasks=[Task(id="t", history=[Message(metadata=few)])] * 100)
+async def test_a_page_of_many_small_tasks_is_written_as_heavy_work() -> None:
+    page, worker = ListTasksResponse(tasks=[Task(id="t", history=[MESSAGE])] * 100), RecordedWork()
 
-    pieces = await page_json(page, True, ResponseMeter())
+    await page_json(page, True, worker)
+    await page_json(ListTasksResponse(tasks=[Task(id="t")]), True, worker)
 
-    assert max(piece.count(b"0.0") for piece in pieces) < 1000
-    assert json.loads(b"".join(pieces))["tasks"][99]["history"][0]["metadata"] == {"values": [0] * 300}
+    assert worker.count == 1
 
 
 async def test_a_page_is_built_without_blocking_the_event_loop() -> None:
@@ -156,44 +156,13 @@ async def test_a_page_is_built_without_blocking_the_event_loop() -> None:
     assert list(built.tasks) == tasks
 
 
-async def test_a_task_with_many_values_does_not_block_the_event_loop() -> None:
-    message = ParseDict({"messageId": "m", "metadata": {"values": [0] * 2000 * PIECE}}, Message())
-    task = Task(id="t", history=[message])
-
-    async with counted_turns() as count:
-        text = b"".join(await task_json(task, ResponseMeter()))
-
-    assert count.turns >= 40
-    assert json.loads(text) == MessageToDict(task)
-
-
-async def test_a_long_task_does_not_block_the_event_loop() -> None:
-    parts = [Part(text=str(n)) for n in range(20 * PIECE)]
-    history = [Message(message_id=str(n), parts=[Part(text="a")]) for n in range(20 * PIECE)]
-    task = Task(id="t", history=history, artifacts=[Artifact(artifact_id="a", parts=parts)])
-    page = ListTasksResponse(tasks=[task])
-    page_fields = serialize_list_tasks_response(page, True) | {"tasks": [MessageToDict(task)]}
-
-    async with counted_turns() as count:
-        for pieces, expected in (
-            (task_json(task, ResponseMeter()), MessageToDict(task)),
-            (event_json_in_pieces(task, ResponseMeter()), {"task": MessageToDict(task)}),
-            (page_json(page, True, ResponseMeter()), page_fields),
-        ):
-            count.turns = 0
-            text = b"".join(await pieces)
-            assert count.turns >= 40
-            assert json.loads(text) == expected
-
-
 async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until_the_last() -> None:
     budget, messages = MemoryBudget(10), []
-    context_id = b"c" * SENT_AT_ONCE
-    result = [b'{"id": ', b'"t"', b', "contextId": "' + context_id, context_id, context_id + b'"}']
+    content = "c" * 2 * PIECE
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         budget.hold(await budget.acquire(10))
-        await rpc_response(1, result)(scope, receive, send)
+        await Response(content)(scope, receive, send)
 
     async def send(message: MutableMapping[str, Any]) -> None:
         is_free = asyncio.create_task(budget.acquire(10), context=Context())
@@ -204,12 +173,9 @@ async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until
     await LargeResponseMiddleware(app)({"type": "http"}, None, send)  # type: ignore[arg-type]
 
     [(start, _), *bodies] = messages
-    body = b"".join(message["body"] for message, _ in bodies)
-    task = {"id": "t", "contextId": 3 * context_id.decode()}
-    assert json.loads(body) == {"jsonrpc": "2.0", "id": 1, "result": task}
-    assert dict(start["headers"])[b"content-length"] == str(len(body)).encode()
-    assert len(bodies) == 5, "three long ones, the envelope's end and an empty one"
-    assert [message["more_body"] for message, _ in bodies] == [True] * (len(bodies) - 1) + [False]
+    assert b"".join(message["body"] for message, _ in bodies) == content.encode()
+    assert dict(start["headers"])[b"content-length"] == str(len(content)).encode()
+    assert [(len(message["body"]), message["more_body"]) for message, _ in bodies] == [(PIECE, True), (PIECE, False)]
     assert not any(is_free for _, is_free in messages)
     await asyncio.wait_for(budget.acquire(10), 10)
 

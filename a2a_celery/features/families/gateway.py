@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from a2a.server.context import ServerCallContext
 from a2a.types import GetTaskRequest
 
+from ...gateway.call import Call
 from ...gateway.openapi.schemas import COMPONENTS, STRING, Schema, list_schema, object_schema
 from ...gateway.operations.validation import require_tenant
 from ...operations.errors import not_found
@@ -22,14 +22,12 @@ MAX_CHILDREN = 100
 """Maximum number of children in a timeline."""
 
 
-async def get_task_family(
-    handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext
-) -> dict[str, Any]:
+async def get_task_family(handler: GatewayHandler, params: GetTaskRequest, call: Call) -> dict[str, Any]:
     """Return the parent and the children of a task. This operation is not part of A2A."""
     require_fields(params)
-    require_tenant(context)
+    require_tenant(call)
     service = handler.service
-    family = await service.store.run(read_family(service.keys, handler.scope(context), params.id))
+    family = await service.store.run(read_family(service.keys, handler.scope(call), params.id))
     if family is None:
         raise not_found(params.id)
     return {"id": params.id, "parent": _json(family.parent), "children": [child.to_dict() for child in family.children]}

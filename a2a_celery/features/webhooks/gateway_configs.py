@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from a2a.server.context import ServerCallContext
 from a2a.types import (
     ListTaskPushNotificationConfigsRequest,
     ListTaskPushNotificationConfigsResponse,
@@ -19,9 +18,9 @@ from a2a.types import (
 from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
 
 from ...crypto.sealing import Sealer, sealer_of
-from ...gateway.operations.limits import OwnerLimits
+from ...gateway.call import Call
+from ...gateway.gate import Gate
 from ...gateway.operations.task_reader import TaskReader
-from ...gateway.operations.validation import PROTOCOL
 from ...gateway.protocol_errors import PUSH_EVENTS
 from ...lifecycle import EventId
 from ...lifecycle.client_events import client_event
@@ -74,35 +73,33 @@ class PushConfigs:
         store: AsyncStore,
         keys: Keys,
         task_reader: TaskReader,
-        limits: OwnerLimits,
+        gate: Gate,
     ) -> None:
         self._allow = settings.push_networks
         self._sealer = sealer
         self._store = store
         self._keys = keys
         self._task_reader = task_reader
-        self._limits = limits
+        self._gate = gate
         self._max_webhooks = settings.owner_max_webhooks
         self._origin = (urlsplit(settings.public_url or "").hostname or "") if settings.webhook_consent else ""
         self._poster = Poster(self._allow, timeout=CONSENT_TIMEOUT) if self._origin else None
         self._line_limit = LineLimit()
 
     @classmethod
-    def of(cls, service: TaskService, task_reader: TaskReader, limits: OwnerLimits) -> PushConfigs | None:
+    def of(cls, service: TaskService, task_reader: TaskReader, gate: Gate) -> PushConfigs | None:
         """Return the push notification configs of a gateway, or None without `secret_key`."""
         sealer = sealer_of(service.settings.secret_keys)
         if sealer is None:
             return None
-        return cls(service.settings, sealer, service.store, service.keys, task_reader, limits)
+        return cls(service.settings, sealer, service.store, service.keys, task_reader, gate)
 
     async def aclose(self) -> None:
         """Close the connections that were used to ask receivers for consent."""
         if self._poster is not None:
             await self._poster.aclose()
 
-    async def section_for_message(
-        self, params: SendMessageRequest, context: ServerCallContext, task_id: str
-    ) -> ConfigSection | None:
+    async def section_for_message(self, params: SendMessageRequest, call: Call, task_id: str) -> ConfigSection | None:
         """Return the section that saves the config in a message to `task_id`, or None if the message has no config.
 
         Raises:
@@ -114,12 +111,10 @@ class PushConfigs:
         field = "configuration.task_push_notification_config."
         if config.task_id not in ("", task_id):
             raise invalid(f"{field}task_id", "Leave the task id out: the config belongs to the task of this message.")
-        new = self._seal_config(await self._check_config(config, context, task_id, field), context)
+        new = self._seal_config(await self._check_config(config, call, task_id, field), call)
         return config_section(self._keys, new)
 
-    async def create(
-        self, scope: Scope, config: TaskPushNotificationConfig, context: ServerCallContext
-    ) -> TaskPushNotificationConfig:
+    async def create(self, scope: Scope, config: TaskPushNotificationConfig, call: Call) -> TaskPushNotificationConfig:
         """Store a config and replace any config with the same id. A config without an id gets a new id.
 
         Returns:
@@ -131,11 +126,11 @@ class PushConfigs:
             UnsupportedOperationError: The task is archived, or has the maximum number of configs.
             LimitExceededError: The owner has the maximum number of configs.
         """
-        subscription = await self._check_config(config, context, config.task_id, "")
-        new = self._seal_config(subscription, context)
+        subscription = await self._check_config(config, call, config.task_id, "")
+        new = self._seal_config(subscription, call)
         refusal = await self._store.run(save_push_config(self._keys, scope, config.task_id, new))
         if refusal is not None:
-            raise await self._task_reader.error_of(refusal, scope, self._limits, archived=Reason.NO_MORE_EVENTS)
+            raise await self._task_reader.error_of(refusal, scope, self._gate, archived=Reason.NO_MORE_EVENTS)
         return subscription.without_secrets()
 
     async def get(self, scope: Scope, task_id: str, config_id: str) -> TaskPushNotificationConfig:
@@ -254,7 +249,7 @@ class PushConfigs:
         return entry.id
 
     async def _check_config(
-        self, requested_config: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
+        self, requested_config: TaskPushNotificationConfig, call: Call, task_id: str, field: str
     ) -> Subscription:
         """Return the subscription for a valid config.
 
@@ -270,7 +265,7 @@ class PushConfigs:
         if requested_config.id == ESCALATION:
             raise invalid(f"{field}id", f"Send another id: {ESCALATION} is reserved.")
         try:
-            events = parse_event_filters(context.state.get("headers", {}).get(PUSH_EVENTS, ""))
+            events = parse_event_filters(call.headers.get(PUSH_EVENTS, ""))
         except ValueError as e:
             raise invalid("A2A-Push-Events", f"{e}.") from None
         config = TaskPushNotificationConfig()
@@ -280,25 +275,25 @@ class PushConfigs:
         config.ClearField("tenant")  # the scope of the task contains the tenant
         try:
             target = check_config(config, self._allow)
-            await self._require_consent(target, context)
+            await self._require_consent(target, call)
         except TargetRefused as e:
-            self._log_private_host(e.private_host, context)
+            self._log_private_host(e.private_host, call)
             raise invalid(f"{field}{e.field}", f"{e.rule}.") from None
-        return Subscription(config, context.state.get(PROTOCOL, "1.0"), events)
+        return Subscription(config, call.protocol, events)
 
-    def _log_private_host(self, host: str, context: ServerCallContext) -> None:
+    def _log_private_host(self, host: str, call: Call) -> None:
         """Log the setting that would allow a webhook's private `host`, unless `host` is ""."""
         omitted = self._line_limit.admit() if host else None
         if omitted is not None:
             logger.info(
                 "a webhook of %s was refused: %s is not a public address. To allow it, add its network to "
                 "a2a_allow_networks.%s",
-                context.user.user_name or "a caller without credentials",
+                call.user.user_name or "a caller without credentials",
                 host,
                 f" {omitted} more refused since the last line." if omitted else "",
             )
 
-    async def _require_consent(self, target: Target, context: ServerCallContext) -> None:
+    async def _require_consent(self, target: Target, call: Call) -> None:
         """Ask the receiver of a config for consent, if the deployment requires consent.
 
         Raises:
@@ -307,21 +302,21 @@ class PushConfigs:
         """
         if self._poster is None:
             return
-        if not await self._poster.has_consent(target.url, self._origin, owner=_account(context)):
+        if not await self._poster.has_consent(target.url, self._origin, owner=_account(call)):
             exchange = f"OPTIONS with WebHook-Request-Origin: {self._origin} by WebHook-Allowed-Origin: {self._origin}"
             raise TargetRefused("url", f"its receiver must consent: it must answer {exchange} within a few seconds")
 
-    def _seal_config(self, subscription: Subscription, context: ServerCallContext) -> NewPushConfig:
+    def _seal_config(self, subscription: Subscription, call: Call) -> NewPushConfig:
         config = subscription.config
         sealed_config = self._sealer.seal(subscription.to_bytes(), config.task_id, config.id)
-        return NewPushConfig(config.id, sealed_config, self._sealer.fingerprint, _account(context), self._max_webhooks)
+        return NewPushConfig(config.id, sealed_config, self._sealer.fingerprint, _account(call), self._max_webhooks)
 
     def _open_config(self, task_id: str, config_id: str, sealed_config: bytes) -> TaskPushNotificationConfig:
         return Subscription.from_bytes(self._sealer.open(sealed_config, task_id, config_id)).without_secrets()
 
 
-def _account(context: ServerCallContext) -> str:
-    return Scope(tenant=context.tenant, owner=context.user.user_name).account
+def _account(call: Call) -> str:
+    return call.scope.account
 
 
 def _require_visible(task_id: str, config_id: str) -> None:

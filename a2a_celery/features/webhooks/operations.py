@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from a2a.server.context import ServerCallContext
 from a2a.types import (
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,
@@ -16,8 +15,9 @@ from a2a.types import (
 from a2a.utils.errors import PushNotificationNotSupportedError
 from google.protobuf.message import Message as Proto
 
+from ...gateway.call import Call
 from ...gateway.openapi.schemas import COMPONENTS, COUNT, STRING, TIME, Schema, list_schema, object_schema
-from ...gateway.operations.validation import PATH_PARAMETERS, require_tenant
+from ...gateway.operations.validation import require_tenant
 from ...operations.requests import require_fields
 from ..feature import GatewayOperation
 from .gateway_configs import PushConfigs
@@ -27,59 +27,59 @@ if TYPE_CHECKING:  # the handler imports the operations
 
 
 async def create_push_config(
-    handler: GatewayHandler, params: TaskPushNotificationConfig, context: ServerCallContext
+    handler: GatewayHandler, params: TaskPushNotificationConfig, call: Call
 ) -> TaskPushNotificationConfig:
     """Register a webhook for the later events of a task."""
-    return await _configs(handler, params, context).create(handler.scope(context), params, context)
+    return await _configs(handler, params, call).create(handler.scope(call), params, call)
 
 
 async def get_push_config(
-    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, call: Call
 ) -> TaskPushNotificationConfig:
     """Return a config without its secrets."""
-    return await _configs(handler, params, context).get(handler.scope(context), params.task_id, params.id)
+    return await _configs(handler, params, call).get(handler.scope(call), params.task_id, params.id)
 
 
 async def list_push_configs(
-    handler: GatewayHandler, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    handler: GatewayHandler, params: ListTaskPushNotificationConfigsRequest, call: Call
 ) -> ListTaskPushNotificationConfigsResponse:
     """Return the configs of a task without their secrets."""
-    return await _configs(handler, params, context).list(handler.scope(context), params)
+    return await _configs(handler, params, call).list(handler.scope(call), params)
 
 
 async def delete_push_config(
-    handler: GatewayHandler, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    handler: GatewayHandler, params: DeleteTaskPushNotificationConfigRequest, call: Call
 ) -> None:
     """Delete a config and stop the deliveries to its webhook."""
-    await _configs(handler, params, context).delete(handler.scope(context), params.task_id, params.id)
+    await _configs(handler, params, call).delete(handler.scope(call), params.task_id, params.id)
 
 
 async def get_webhook_deliveries(
-    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, call: Call
 ) -> dict[str, Any]:
     """Return the newest deliveries of a config. This operation is not part of A2A."""
-    return await _configs(handler, params, context).deliveries(handler.scope(context), params.task_id, params.id)
+    return await _configs(handler, params, call).deliveries(handler.scope(call), params.task_id, params.id)
 
 
 async def replay_webhook_deliveries(
-    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, call: Call
 ) -> dict[str, Any]:
     """Queue another delivery of the event in the path, or of all failed events. This operation is not part of A2A."""
-    configs, event = _configs(handler, params, context), context.state[PATH_PARAMETERS].get("event", "")
-    return await configs.replay(handler.scope(context), params.task_id, params.id, event)
+    configs, event = _configs(handler, params, call), call.path_parameters.get("event", "")
+    return await configs.replay(handler.scope(call), params.task_id, params.id, event)
 
 
 async def ping_webhook(
-    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, call: Call
 ) -> dict[str, Any]:
     """Queue a test ping, which a watcher posts. This operation is not part of A2A."""
-    return await _configs(handler, params, context).ping(handler.scope(context), params.task_id, params.id)
+    return await _configs(handler, params, call).ping(handler.scope(call), params.task_id, params.id)
 
 
-def _configs(handler: GatewayHandler, params: Proto, context: ServerCallContext) -> PushConfigs:
+def _configs(handler: GatewayHandler, params: Proto, call: Call) -> PushConfigs:
     """Return the push configs. The error for unsupported push notifications takes precedence over errors about the
     request's fields."""
-    require_tenant(context)
+    require_tenant(call)
     configs = handler.feature(PushConfigs)
     if configs is None or not handler.card.capabilities.push_notifications:
         raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")

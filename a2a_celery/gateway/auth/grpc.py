@@ -15,8 +15,8 @@ from starlette.authentication import AuthenticationError
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ..bindings.grpc_errors import set_error
+from ..gate import Gate
 from ..middleware.bodies import BODY_TIMEOUT
-from ..operations.limits import OwnerLimits
 from ..protocol_errors import to_a2a
 from .authenticator import Authenticator, protocol_error
 from .refusal_log import UNESCAPED, RequestSource
@@ -44,7 +44,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg
     def __init__(
         self,
         authenticator: Authenticator | None,
-        limits: OwnerLimits | None,
+        gate: Gate | None,
         agent: str,
         max_calls: int,
         clock: Clock = SYSTEM_CLOCK,
@@ -53,13 +53,13 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg
 
         Args:
             authenticator: Authenticator of the callers, or None to accept every caller.
-            limits: Limits of the owners, or None.
+            gate: Gate of the process, or None.
             agent: Agent whose metrics count the refused calls.
             max_calls: Maximum number of concurrent calls to the gateway process.
             clock: Clock of the timeout.
         """
         self._authenticator = authenticator
-        self._limits = limits
+        self._gate = gate
         self._agent = agent
         self._share = max(1, int(max_calls * OWNER_SHARE))
         self._clock = clock
@@ -104,9 +104,9 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg
         try:
             await self._admit(context, stack)
             body = await self._arrived(context)
-            if body is None and self._limits is not None:
+            if body is None and self._gate is not None:
                 identity = caller.get()
-                await self._limits.count_unparsed_request(self._agent, "" if identity is None else identity.owner)
+                await self._gate.count_unparsed_request(self._agent, "" if identity is None else identity.owner)
             return body
         except AuthenticationError as e:
             if isinstance(e, CredentialsRefused) and self._authenticator is not None:
@@ -128,9 +128,9 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg
             return
         identity = await self._authenticator.identify(call_credentials(context), max_delayed=self._share)
         caller.set(identity)
-        if identity is not None and self._limits is not None:
-            stack.enter_context(self._limits.grpc_call(self._agent, identity.owner, self._share))
-            await self._limits.require_token(self._agent, identity.owner)
+        if identity is not None and self._gate is not None:
+            stack.enter_context(self._gate.grpc_call(self._agent, identity.owner, self._share))
+            await self._gate.require_token(self._agent, identity.owner)
 
     async def _arrived(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
         """Read the request, or set the status of a call without a request and return None."""

@@ -35,9 +35,6 @@ AGENT = re.compile(r"/agents/([^/]+)")
 UNESCAPED = "".join(map(chr, range(0x21, 0x7F)))
 """Characters that a log line shows as the client sent them."""
 
-SOURCE = "a2a_request_source"
-"""Key of a call context's state for a function that returns the `RequestSource` of the call."""
-
 
 @dataclass(frozen=True, slots=True)
 class RequestSource:

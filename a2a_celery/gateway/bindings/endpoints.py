@@ -1,50 +1,38 @@
-"""Common code of the HTTP bindings: call contexts, error responses, body checks, disconnects, limits and Retry-After.
-
-In addition to the SDK, this module limits the size and the media type of bodies, counts requests that cannot be parsed,
-and sends limit errors with status 429.
-"""
+"""Common code of the HTTP bindings: calls, bodies, error responses, disconnects and Retry-After."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from a2a.auth.user import User
-from a2a.server.context import ServerCallContext
+from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
 from a2a.server.request_handlers.response_helpers import build_error_response
-from a2a.server.routes.common import DefaultServerCallContextBuilder
+from a2a.server.routes.common import DefaultServerCallContextBuilder, ServerCallContextBuilder
 from a2a.utils import json_utils
-from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
-from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InvalidRequestError
+from a2a.utils.errors import A2AError, InvalidRequestError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ...integrations.starlette import drop_body
 from ...operations.errors import LimitExceededError
-from ..auth.refusal_log import SOURCE, RequestSource
+from ...telemetry.tracing import tracing
+from ..auth.refusal_log import RequestSource
 from ..auth.schemes import Identity
-from ..cards import ADDRESS
+from ..call import Call
+from ..gate import SMALL
 from ..handler import GatewayHandler
-from ..middleware.bodies import BODIES, CHARGE, ArrivingBodies, read_bounded, require_json
-from ..middleware.service_parameters import CARDS, Endpoint, requested_version, require_version
-from ..operations.limits import METER, BodyCharge, ResponseMeter
-from ..operations.turns import EVENT_IDS
-from ..protocol_errors import (
-    REACHED,
-    RETRY_SECONDS,
-    RequestTooLargeError,
-    record_limit_error,
-    rpc_status,
-    to_a2a,
-    with_retry_after,
-)
+from ..middleware.bodies import may_be_large, receive_body, require_json
+from ..middleware.service_parameters import Endpoint, active_extensions, requested_version, require_version
+from ..protocol_errors import RequestTooLargeError, retry_seconds, rpc_status, to_a2a, too_many_requests
 from .json_results import one_line
 
 DISCONNECT_POLL_INTERVAL = 2.0
@@ -53,42 +41,138 @@ DISCONNECT_POLL_INTERVAL = 2.0
 CLIENT_CLOSED_REQUEST = 499
 """HTTP status that proxies log for a request whose client has disconnected. No client receives it."""
 
+_SDK_CONTEXTS = DefaultServerCallContextBuilder()
 
-class HttpCallContextBuilder(DefaultServerCallContextBuilder):
-    """Call context builder that adds the agent's address and the state that a binding shares with the handler."""
+Format = Callable[[A2AError], JSONResponse]
+"""Function that returns the response for an error in the format of a binding."""
 
-    def __init__(self, path: str, version: str = PROTOCOL_VERSION_1_0) -> None:
-        self._path = path
-        self._version = version
 
-    def build_user(self, request: Request) -> User:
-        """Return the caller that this gateway or the surrounding application has authenticated."""
-        user = request.scope.get("user")
-        return user if isinstance(user, Identity) else super().build_user(request)
+def user_of(request: Request) -> User:
+    """Return the caller that this gateway or the surrounding application has authenticated."""
+    user = request.scope.get("user")
+    return user if isinstance(user, Identity) else _SDK_CONTEXTS.build_user(request)
 
-    def build(self, request: Request) -> ServerCallContext:
-        """Return the call context of `request`.
+
+class Address(NamedTuple):
+    """Address at which agents are served over HTTP.
+
+    Attributes:
+        path: Path of the address, or "" for the root.
+        handler: Handler of the agent or, at a shared address, of requests without a tenant.
+        agents: Handlers by the names of their agents at a shared address, where the tenant selects the agent, or None.
+    """
+
+    path: str
+    handler: GatewayHandler
+    agents: Mapping[str, GatewayHandler] | None = None
+
+    def call(self, request: Request) -> Call:
+        """Return the call of `request`."""
+        return Call(
+            user=user_of(request),
+            state={"headers": dict(request.headers)},
+            requested_extensions=get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER)),
+            handler=self.handler,
+            source=partial(RequestSource.of_http, request),
+            agents=self.agents,
+            base_url=lambda: str(request.base_url),
+            path=self.path,
+        )
+
+    def endpoint(
+        self,
+        respond: Endpoint,
+        max_bytes: int,
+        format_error: Format,
+        *,
+        may_be_empty: bool = False,
+        echoes_extensions: bool = True,
+    ) -> Endpoint:
+        """Return the endpoint of a route at this address. The endpoint reads the body, calls `respond`, and counts a
+        request that fails before it reaches an operation.
+
+        Args:
+            respond: Function that returns the response to a request, whose call is `call_of(request)`.
+            max_bytes: Maximum size of a body.
+            format_error: Function that returns the response for an error of the body, or for a limit.
+            may_be_empty: True if the route accepts an empty body.
+            echoes_extensions: True if the response lists the active extensions in the header ``A2A-Extensions``.
+        """
+
+        async def endpoint(request: Request) -> Response:
+            call = request.state.call = self.call(request)
+            gate, agent, owner = self.handler.gate, self.handler.agent.name, call.user.user_name
+            response: Response
+            try:
+                await receive_body(request, gate, agent, owner, max_bytes, may_be_empty=may_be_empty)
+                with _trace_of(call):
+                    response = await cancel_on_disconnect(respond, request)
+                drop_body(request)
+            except ClientDisconnect:  # while the body was being read
+                response = Response(status_code=CLIENT_CLOSED_REQUEST)
+            except Exception as e:
+                response = format_error(note_limit(call, to_a2a(e)))
+            if not call.has_begun and call.retry_after is None:
+                try:
+                    await gate.count_unparsed_request(agent, owner)
+                except LimitExceededError as e:
+                    response = format_error(note_limit(call, e))
+            active = active_extensions(call.handler.agent.card, call.requested_extensions) if echoes_extensions else ""
+            if active:
+                response.headers[HTTP_EXTENSION_HEADER] = active
+            del request.state.call  # a long stream must not keep the call in memory
+            return with_retry_after(response, call)
+
+        return endpoint
+
+
+def _trace_of(call: Call) -> AbstractContextManager[None]:
+    """Return a context that makes the client's trace current, so that the SDK's spans join the trace. A span that the
+    server's instrumentation has started stays current."""
+    spans = tracing()
+    return nullcontext() if spans is None else spans.within(spans.parent_of(call.headers))
+
+
+def call_of(request: Request, version: str = PROTOCOL_VERSION_1_0) -> Call:
+    """Return the call of a request that an `Address` serves.
+
+    Raises:
+        VersionNotSupportedError: The request is for a different version than `version`.
+    """
+    requested = requested_version(request)
+    require_version(requested, version)
+    call: Call = request.state.call
+    call.state["headers"][VERSION_HEADER.lower()] = requested or version
+    return call
+
+
+class LegacyCalls(ServerCallContextBuilder):
+    """Builder that returns the call of a request of protocol 0.3 to the adapters of the SDK. No tenant selects the
+    agent."""
+
+    def build(self, request: Request) -> Call:
+        """Return the call of `request`.
 
         Raises:
             VersionNotSupportedError: The request is for a different version.
         """
-        version = requested_version(request)
-        require_version(version, self._version)
-        context = super().build(request)
-        # the SDK checks the version too, but not its minor number
-        context.state["headers"][VERSION_HEADER.lower()] = version or self._version
-        context.state[CARDS] = request.scope.setdefault(CARDS, [])
-        context.state[ADDRESS] = lambda: (str(request.base_url), self._path)
-        context.state[SOURCE] = partial(RequestSource.of_http, request)
-        context.state[EVENT_IDS] = request.scope.setdefault(EVENT_IDS, [])
-        context.state[METER] = request.scope.setdefault(METER, ResponseMeter())
-        context.state[RETRY_SECONDS] = request.scope.setdefault(RETRY_SECONDS, [])
-        context.state[REACHED] = request.scope.setdefault(REACHED, [])
-        return context
+        call = call_of(request, PROTOCOL_VERSION_0_3)
+        call.protocol, call.agents, call.event_ids = PROTOCOL_VERSION_0_3, None, []
+        return call
 
 
-CALLERS = HttpCallContextBuilder("")
-"""Builder that is used to identify the caller of a request that has no call context yet."""
+def note_limit(call: Call, error: A2AError) -> A2AError:
+    """Return `error`. Note in `call` when the client may retry after a limit error."""
+    if isinstance(error, LimitExceededError):
+        call.retry_after = retry_seconds(error)
+    return error
+
+
+def with_retry_after(response: Response, call: Call) -> Response:
+    """Return `response`, converted to status 429 with Retry-After and RetryInfo if the call exceeded a limit."""
+    if call.retry_after is None or not isinstance(response, JSONResponse):
+        return response
+    return too_many_requests(json.loads(bytes(response.body)), call.retry_after, response.media_type)
 
 
 class A2AJsonResponse(JSONResponse):
@@ -128,6 +212,18 @@ def rpc_error(error: A2AError | JSONRPCError) -> JSONResponse:
     return JSONResponse(rpc_error_json(error))
 
 
+def rpc_body_error(error: A2AError) -> JSONResponse:
+    """Return the JSON-RPC response for an error of a body, or for a limit, whose request id is unknown."""
+    match error:
+        case RequestTooLargeError():
+            problem = JSONRPCError(code=-32600, message=str(error), data=[rpc_error_info("REQUEST_TOO_LARGE")])
+        case InvalidRequestError():
+            problem = JSONParseError(message=str(error), data=[rpc_error_info("INVALID_JSON")])
+        case _:
+            return rpc_error(error)
+    return rpc_error(problem)
+
+
 class RpcRefusal(JSONResponse):
     """JSON-RPC response for `error` to a request whose body has not been read. If the request is small, its id is read
     while the response is sent."""
@@ -141,7 +237,7 @@ class RpcRefusal(JSONResponse):
         request = Request(scope, receive)
         if not may_be_large(request):
             with suppress(A2AError, ClientDisconnect):
-                await require_json(request, SMALL_BODY)
+                await require_json(request, SMALL)
                 self.body = self.render(self._envelope | {"id": rpc_id(await request.json())})
                 self.headers["content-length"] = str(len(self.body))
         await super().__call__(scope, receive, send)
@@ -149,140 +245,6 @@ class RpcRefusal(JSONResponse):
 
 def rpc_error_info(reason: str) -> dict[str, Any]:
     return {"@type": ERROR_INFO_TYPE, "reason": reason, "domain": A2A_DOMAIN, "metadata": {}}
-
-
-ARRIVING = ArrivingBodies()
-"""Bodies that are arriving at this process, for all agents and HTTP bindings."""
-
-SMALL_BODY = 1 << 12
-"""Maximum size in bytes of a body that is read even if the caller has no token."""
-
-
-def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
-    """Wrap the JSON-RPC `endpoint` with checks of the request body. A failed check returns a JSON-RPC error."""
-
-    async def guard_request(request: Request) -> Response:
-        try:
-            with ARRIVING.one_of(CALLERS.build_user(request).user_name) as count:
-                await require_json(request, max_bytes, count=count)
-        except LimitExceededError as e:
-            return _refused_arrival(request, e, rpc_error)
-        except RequestTooLargeError as e:
-            return rpc_error(JSONRPCError(code=-32600, message=str(e), data=[rpc_error_info("REQUEST_TOO_LARGE")]))
-        except InvalidRequestError as e:
-            return rpc_error(JSONParseError(message=str(e), data=[rpc_error_info("INVALID_JSON")]))
-        except ContentTypeNotSupportedError as e:
-            return rpc_error(e)
-        except ClientDisconnect:  # while the body was being read
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return await _respond(endpoint, request)
-
-    return guard_request
-
-
-def guard_rest(
-    routes: Sequence[Route], max_bytes: int, around: Callable[[Endpoint], Endpoint] = lambda endpoint: endpoint
-) -> list[Route]:
-    """Wrap the endpoints of HTTP+JSON `routes` with checks of the request body. A failed check returns a
-    google.rpc.Status error.
-
-    Args:
-        routes: Routes to wrap.
-        max_bytes: Maximum size of a body.
-        around: Function that decorates each checked endpoint.
-
-    Returns:
-        The new routes.
-    """
-
-    def guard(endpoint: Endpoint) -> Endpoint:
-        async def guard_request(request: Request) -> Response:
-            try:
-                with ARRIVING.one_of(CALLERS.build_user(request).user_name) as count:
-                    if request.method in ("POST", "PUT", "PATCH"):
-                        await require_json(request, max_bytes, may_be_empty=True, count=count)
-                    else:  # the body is unused, but the SDK reads it before it streams
-                        await read_bounded(request, max_bytes, count)
-            except LimitExceededError as e:
-                return _refused_arrival(request, e, rest_error)
-            except (RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError) as e:
-                return rest_error(e)
-            except ClientDisconnect:
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-            return await _respond(endpoint, request)
-
-        return guard_request
-
-    return [
-        type(route)(
-            route.path,
-            around(guard(route.endpoint)),
-            methods=[method for method in sorted(route.methods or ()) if method != "HEAD"],
-        )
-        for route in routes
-    ]
-
-
-def count_unparsed(
-    endpoint: Endpoint, handler: GatewayHandler, format_error: Callable[[A2AError], JSONResponse]
-) -> Endpoint:
-    """Wrap `endpoint` so that it charges the caller's rate limit for large bodies and results, and for requests that
-    fail before they reach an operation.
-
-    A caller without a token gets an error before a large body is read. Without a rate limit, the result is `endpoint`.
-
-    Args:
-        endpoint: Endpoint to wrap.
-        handler: Handler with the limits of the callers.
-        format_error: Function that returns the response for a limit error.
-    """
-    limits, agent = handler.limits, handler.agent.name
-    if not limits.counts_requests:
-        return endpoint
-
-    async def count_request(request: Request) -> Response:
-        owner = CALLERS.build_user(request).user_name
-        charge = request.scope[CHARGE] = BodyCharge(limits, agent, owner)
-        meter = request.scope[METER] = ResponseMeter()
-        try:
-            if may_be_large(request):
-                await limits.require_token(agent, owner)
-            response = await endpoint(request)
-            if not request.scope.get(REACHED):
-                await limits.count_unparsed_request(agent, owner)
-        except LimitExceededError as e:
-            record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), e)
-            response = with_retry_after(format_error(e), request)
-        finally:
-            try:
-                await meter.pay()  # first, because it lets the owner's next response be written
-            finally:
-                await charge.settle()
-        return response
-
-    return count_request
-
-
-def may_be_large(request: Request) -> bool:
-    """Return True if the body of `request` may exceed `SMALL_BODY`."""
-    declared_length = request.headers.get("content-length", "0" if request.method == "GET" else "")
-    return not declared_length.isdigit() or int(declared_length) > SMALL_BODY
-
-
-def _refused_arrival(
-    request: Request, error: LimitExceededError, format_error: Callable[[A2AError], JSONResponse]
-) -> Response:
-    """Return the response for a body that `ARRIVING` refused. `count_unparsed` handles the owner's rate limit."""
-    if (error.data or {}).get("limit") != BODIES:
-        raise error
-    record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), error)
-    return with_retry_after(format_error(error), request)
-
-
-async def _respond(endpoint: Endpoint, request: Request) -> Response:
-    response = await cancel_on_disconnect(endpoint, request)
-    drop_body(request)
-    return with_retry_after(response, request)
 
 
 async def cancel_on_disconnect(

@@ -6,7 +6,6 @@ This module requires the extra ``grpc``. The fields of a large request are count
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
@@ -19,30 +18,31 @@ from a2a.auth.user import User
 from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
 from a2a.extensions.common import HTTP_EXTENSION_HEADER
-from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import grpc_handler
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2_grpc
+from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
 from a2a.utils.errors import A2AError, InvalidParamsError
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import ConfigError
+from ...lifecycle import Event
+from ...lifecycle.references import Scope
 from ...operations.errors import LimitExceededError
 from ...operations.requests import MAX_JSON_VALUES
 from ..auth.authenticator import Authenticator
 from ..auth.grpc import AdmissionInterceptor, call_source, called_method, caller
-from ..auth.refusal_log import SOURCE
+from ..call import Call
+from ..gate import SMALL
 from ..handler import GatewayHandler
-from ..middleware.bodies import parse_soon, run_in_thread
 from ..middleware.service_parameters import active_extensions, require_version
-from ..operations.limits import METER, BodyCharge, ResponseMeter
-from ..protocol_errors import REACHED, ServiceUnavailableError
+from ..protocol_errors import ServiceUnavailableError
 from ..shutdown import WAIT_TIMEOUT, GatewayShutdown
 from .grpc_errors import retry_after, set_error, shortened, status_code
 from .legacy import StrictLegacyHandler, map_legacy_error
-from .shared_address import choose_agent
+from .sdk_handler import SdkHandler
 
 MAX_VARINT_BYTES = 10
 
@@ -159,33 +159,39 @@ CONNECTION_OPTIONS = (
 Source: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
 """
 
-_call: ContextVar[ServerCallContext | None] = ContextVar("call", default=None)
-"""Call context of the current request, or None if the request has failed before it got a call context."""
+_call: ContextVar[Call | None] = ContextVar("call", default=None)
+"""Call of the current request, or None if the request has failed before it got a call."""
 
 
-class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
-    """Call context builder that adds the metadata as headers and, unlike the SDK's, checks the version (A2A
-    specification 3.6)."""
+class GrpcCalls(grpc_handler.DefaultGrpcServerCallContextBuilder):
+    """Builder of the calls of one version of the protocol. Unlike the SDK's builder, it adds the metadata as headers
+    and checks the version (A2A specification 3.6)."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, handlers: Mapping[str, GatewayHandler]) -> None:
         self._version = version
+        self._handlers = handlers
 
     def build_user(self, context: grpc.aio.ServicerContext[Any, Any]) -> User:
         """Return the caller that `AdmissionInterceptor` has identified, or the SDK's default user."""
         return caller.get() or super().build_user(context)
 
-    def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
-        """Return the call context of a request.
+    def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> Call:
+        """Return the call of a request.
 
         Raises:
             VersionNotSupportedError: The request is for a different version.
         """
-        call = super().build(context)
+        sdk_context = super().build(context)
         metadata = {k.lower(): v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
-        call.state["headers"] = metadata
-        call.state["grpc_expected_version"] = self._version
-        call.state[METER] = ResponseMeter()
-        call.state[SOURCE] = partial(call_source, context, called_method.get())
+        call = Call(
+            user=sdk_context.user,
+            state={**sdk_context.state, "headers": metadata},
+            requested_extensions=sdk_context.requested_extensions,
+            handler=next(iter(self._handlers.values())),
+            source=partial(call_source, context, called_method.get()),
+            agents=self._handlers,
+            protocol=self._version,
+        )
         _call.set(call)
         require_version(metadata.get("a2a-version", ""), self._version)
         return call
@@ -203,7 +209,7 @@ class LegacyGrpcBinding(CompatGrpcHandler):
     """Servicer of protocol 0.3 that sends errors without typed details. The trailing metadata of a limit error contains
     the retry delay."""
 
-    def __init__(self, request_handler: RequestHandler, context_builder: GrpcCallContextBuilder) -> None:
+    def __init__(self, request_handler: RequestHandler, context_builder: GrpcCalls) -> None:
         super().__init__(request_handler, context_builder)
         self.handler03 = StrictLegacyHandler(request_handler)
 
@@ -219,12 +225,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Interceptor that maps exceptions of servicers and undecodable requests to A2A errors. Without this
     interceptor, gRPC would send the text of the exception.
 
-    A call that fails before it reaches an operation also counts against the caller's rate limit. Large requests and
-    results cost more.
+    A call that fails before it reaches an operation also counts against the caller's rate limit.
 
     Args:
-        handler: Any of the served handlers, which all have the same limits. With None, neither failed calls nor large
-            requests are charged.
+        handler: Any of the served handlers, which all have the same gate. With None, failed calls are not counted.
     """
 
     def __init__(self, handler: GatewayHandler | None = None) -> None:
@@ -235,60 +239,45 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         method = await continuation(details)
         if method is None:
             return None
-        parse, request = method.request_deserializer, _request_of(details.method)
+        parse = partial(self._parse, method.request_deserializer, _request_of(details.method))
 
         async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            charge = self._body_charge()
             try:
-                await self._check_body(body, request, charge)
-                response = await method.unary_unary(await parse_soon(len(body), parse, body), context)
+                response = await method.unary_unary(await parse(body), context)
                 if context.code() is not None:  # the servicer has set an error
                     await self._count()
                 return response
             except Exception as e:
                 set_error(map_legacy_error(await self._count(e) or e, _call.get()), context)
-            finally:
-                await _pay(charge)
 
         async def stream(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
-            charge = self._body_charge()
             try:
-                await self._check_body(body, request, charge)
-                parse_result = await parse_soon(len(body), parse, body)
-                async with aclosing(method.unary_stream(parse_result, context)) as events:
+                async with aclosing(method.unary_stream(await parse(body), context)) as events:
                     async for event in events:
-                        await _pay(charge)
                         yield event
                 if context.code() is not None:  # the servicer has set an error
                     await self._count()
             except Exception as e:
                 set_error(map_legacy_error(await self._count(e) or e, _call.get()), context)
-            finally:
-                await _pay(charge)
 
         if method.response_streaming:
             return grpc.unary_stream_rpc_method_handler(stream, None, method.response_serializer)
         return grpc.unary_unary_rpc_method_handler(unary, None, method.response_serializer)
 
-    def _body_charge(self) -> BodyCharge | None:
-        if self._handler is None:
-            return None
-        return BodyCharge(self._handler.limits, self._handler.agent.name, _owner())
-
-    async def _check_body(self, body: bytes, request: Descriptor, charge: BodyCharge | None) -> None:
-        """Charge the caller's rate limit for `body`, a serialized `request`.
+    async def _parse(self, parse: Callable[[bytes], Any], request: Descriptor, body: bytes) -> Any:
+        """Parse `body`, a serialized `request`. A large body is parsed in a thread.
 
         Raises:
-            LimitExceededError: The caller has too few tokens.
             InvalidParamsError: The body has too many fields, or is malformed.
         """
-        if charge is not None:
-            await charge.pay(len(body))
-        is_large = len(body) > MAX_SMALL_BODY
-        if is_large and await run_in_thread(count_fields, body, request, MAX_FIELDS) > MAX_FIELDS:
+        if self._handler is None or len(body) <= SMALL:
+            return parse(body)
+        work = partial(self._handler.gate.work, Scope(owner=_owner()))
+        if len(body) > MAX_SMALL_BODY and await work(count_fields, body, request, MAX_FIELDS) > MAX_FIELDS:
             raise InvalidParamsError(
                 f"The request has more than {MAX_FIELDS} fields, or is not well-formed: send large data as a file part"
             )
+        return await work(parse, body)
 
     async def _count(self, error: Exception | None = None) -> LimitExceededError | None:
         """Count a call that failed with `error` before it reached an operation.
@@ -297,25 +286,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             The limit error if the caller has no token left, or None.
         """
         call = _call.get()
-        is_counted = isinstance(error, LimitExceededError) or (call is not None and bool(call.state.get(REACHED)))
+        is_counted = isinstance(error, LimitExceededError) or (call is not None and call.has_begun)
         if self._handler is None or is_counted:
             return None
         try:
-            await self._handler.limits.count_unparsed_request(self._handler.agent.name, _owner())
+            await self._handler.gate.count_unparsed_request(self._handler.agent.name, _owner())
         except LimitExceededError as e:
             return e
         return None
-
-
-async def _pay(charge: BodyCharge | None) -> None:
-    """Charge the caller's rate limit for the result of the current call and for the rest of the body's cost."""
-    call = _call.get()
-    try:
-        if call is not None:
-            await call.state[METER].pay()
-    finally:
-        if charge is not None:
-            await charge.settle()
 
 
 def _owner() -> str:
@@ -331,53 +309,44 @@ def _request_of(path: str) -> Descriptor:
     return POOL.FindServiceByName(service).methods_by_name[name].input_type
 
 
-async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) -> None:
-    """Send the active extensions in the initial metadata to a client of protocol 1.0."""
-    active = active_extensions(handler.agent.card, context.requested_extensions)
-    if active and context.state["grpc_expected_version"] == "1.0":
-        await context.state["grpc_context"].send_initial_metadata(((HTTP_EXTENSION_HEADER.lower(), active),))
+class GrpcOperations(SdkHandler):
+    """Handler that sends the active extensions before an operation to a client of protocol 1.0, and ends streams when
+    the gateway stops."""
+
+    async def perform(self, operation: str, params: Any, call: Call) -> Any:
+        """Perform an operation that does not stream, and return its result."""
+        await _echo_extensions(call)
+        return await super().perform(operation, params, call)
+
+    async def stream(self, operation: str, params: Any, call: Call) -> AsyncGenerator[Event, None]:
+        """Perform an operation that streams, and yield its events.
+
+        Raises:
+            ServiceUnavailableError: The gateway is stopping. Status OK would state that the stream is complete.
+        """
+        await _echo_extensions(call)
+        shutdown = call.handler.shutdown
+        end_count = shutdown.end_count
+        async with aclosing(super().stream(operation, params, call)) as events:
+            del params, call  # a long stream must not keep the request in memory
+            while shutdown.end_count == end_count:
+                event: Any = None
+                # The scope excludes `yield`, because gRPC writes the event in the same asyncio task.
+                with shutdown.streaming():
+                    event = await anext(events, END_OF_STREAM)
+                if event is END_OF_STREAM:
+                    return
+                if event is not None:
+                    yield event
+        raise ServiceUnavailableError("The gateway is stopping: subscribe to the task again")
 
 
-def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
-    """Return a handler that routes each request to the agent that the request's tenant selects; see `choose_agent`."""
-    methods = {
-        name: _route_method(name, handlers)
-        for name, method in inspect.getmembers(RequestHandler, inspect.isfunction)
-        if name.startswith("on_")
-    }
-    router: RequestHandler = type("AgentRouter", (RequestHandler,), methods)()
-    return router
-
-
-def _route_method(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., Any]:
-    if inspect.isasyncgenfunction(getattr(RequestHandler, name)):
-
-        async def stream(_: object, params: Any, context: ServerCallContext) -> Any:
-            handler = choose_agent(handlers, context)
-            await _echo_extensions(handler, context)
-            shutdown = handler.shutdown
-            end_count = shutdown.end_count
-            async with aclosing(getattr(handler, name)(params, context)) as events:
-                while shutdown.end_count == end_count:
-                    event = None
-                    # The scope excludes `yield`, because gRPC writes the event in the same asyncio task.
-                    with shutdown.streaming():
-                        event = await anext(events, END_OF_STREAM)
-                    if event is END_OF_STREAM:
-                        return
-                    if event is not None:
-                        yield event
-            # Status OK would state that the stream is complete.
-            raise ServiceUnavailableError("The gateway is stopping: subscribe to the task again")
-
-        return stream
-
-    async def unary(_: object, params: Any, context: ServerCallContext) -> Any:
-        handler = choose_agent(handlers, context)
-        await _echo_extensions(handler, context)
-        return await getattr(handler, name)(params, context)
-
-    return unary
+async def _echo_extensions(call: Call) -> None:
+    """Choose the agent, and send its active extensions in the initial metadata to a client of protocol 1.0."""
+    call.choose_agent()
+    active = active_extensions(call.handler.agent.card, call.requested_extensions)
+    if active and call.protocol == PROTOCOL_VERSION_1_0:
+        await call.state["grpc_context"].send_initial_metadata(((HTTP_EXTENSION_HEADER.lower(), active),))
 
 
 class GrpcServer:
@@ -405,13 +374,13 @@ class GrpcServer:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         handler = next(iter(handlers.values()), None)
-        limits, agent = (None, "") if handler is None else (handler.limits, handler.agent.name)
+        gate, agent = (None, "") if handler is None else (handler.gate, handler.agent.name)
         self._guards = [
-            AdmissionInterceptor(authenticator, limits, agent, max_calls, clock),
+            AdmissionInterceptor(authenticator, gate, agent, max_calls, clock),
             ErrorInterceptor(handler),
         ]
         self._max_calls = max_calls
-        self._handler = route_by_tenant(handlers)
+        self._handlers = handlers
         self._shutdown = GatewayShutdown() if handler is None else handler.shutdown
         self._shutdown.add_callback(self._begin_stop)
         self._stopping: asyncio.Task[None] | None = None
@@ -430,10 +399,10 @@ class GrpcServer:
             interceptors=self._guards, options=options, maximum_concurrent_rpcs=self._max_calls
         )
         a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            GrpcBinding(self._handler, GrpcCallContextBuilder("1.0")), self._server
+            GrpcBinding(GrpcOperations(), GrpcCalls(PROTOCOL_VERSION_1_0, self._handlers)), self._server
         )
         a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            LegacyGrpcBinding(self._handler, GrpcCallContextBuilder("0.3")), self._server
+            LegacyGrpcBinding(GrpcOperations(), GrpcCalls(PROTOCOL_VERSION_0_3, self._handlers)), self._server
         )
         try:
             self._server.add_insecure_port(self._address)

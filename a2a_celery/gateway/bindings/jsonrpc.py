@@ -7,38 +7,34 @@
 
 from __future__ import annotations
 
-import json
 import logging
+from functools import partial
 from typing import Any
 
-from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONRPCError, MethodNotFoundError
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.types import SendMessageRequest
 from a2a.utils import json_utils
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
-from a2a.utils.errors import A2AError, InvalidRequestError, UnsupportedOperationError, VersionNotSupportedError
+from a2a.utils.errors import A2AError, InvalidRequestError, VersionNotSupportedError
 from a2a.utils.telemetry import SpanKind, trace_function
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...lifecycle import Event
 from ...operations.errors import MAX_ID_LENGTH
-from ..handler import GatewayHandler
-from ..middleware.bodies import parse_soon
+from ..call import Call
+from ..gate import run_soon
+from ..handler import OPERATIONS
 from ..middleware.service_parameters import requested_version, require_version, served_as
-from ..operations.limits import meter_of
+from ..pipeline import Operation, perform, stream
 from ..protocol_errors import rpc_status, to_a2a
-from .endpoints import HttpCallContextBuilder, RpcId, rpc_error_info, rpc_error_json, rpc_id
-from .json_results import event_json_in_pieces, event_line, message_json, one_line, page_json, rpc_response, task_json
+from .endpoints import Address, LegacyCalls, RpcId, call_of, rpc_error_info, rpc_error_json, rpc_id
+from .json_results import event_line, one_line, result_json, rpc_result
 from .legacy import LegacyRpc
 from .request_parser import parse_json
-from .sse import EventStream, frames_of
-
-STREAMS = ("SendStreamingMessage", "SubscribeToTask")
-
+from .sdk_handler import SdkHandler
+from .sse import STREAMS, EventStream, frames_of, write_page
 
 logger = logging.getLogger(__name__)
 
@@ -68,16 +64,15 @@ _REASONS = {
 
 
 class RpcDispatcher:
-    """JSON-RPC 2.0 dispatcher. Errors have typed details and never contain the text of an exception.
+    """JSON-RPC 2.0 dispatcher of the agents at an address. Errors have typed details and never contain the text of an
+    exception.
 
-    Requests of protocol 0.3, in which no tenant can select an agent, are passed to `legacy`.
+    Requests of protocol 0.3, in which no tenant can select an agent, are passed to the adapter of the SDK.
     """
 
-    def __init__(self, handler: GatewayHandler, path: str, legacy: GatewayHandler) -> None:
-        self._handler = handler
-        self._call_contexts = HttpCallContextBuilder(path)
-        older = HttpCallContextBuilder(path, PROTOCOL_VERSION_0_3)
-        self._legacy = LegacyRpc(legacy, older, legacy.shutdown, legacy.clock)
+    def __init__(self, address: Address) -> None:
+        self._shutdown, self._clock = address.handler.shutdown, address.handler.clock
+        self._legacy = LegacyRpc(SdkHandler(), LegacyCalls(), self._shutdown, self._clock)
 
     @trace_function(span_name=f"{__name__}.RpcDispatcher.handle_requests", kind=SpanKind.SERVER)
     async def handle_requests(self, request: Request) -> Response:
@@ -98,7 +93,7 @@ class RpcDispatcher:
             await response.discard()
         return Response(status_code=204)
 
-    async def _dispatch(self, request: Request, body: dict[str, Any], request_id: Any) -> Response:
+    async def _dispatch(self, request: Request, body: dict[str, Any], request_id: RpcId) -> Response:
         method, version = body["method"], requested_version(request)
         is_legacy = self._legacy.supports_method(method)
         if is_legacy and served_as(version) == PROTOCOL_VERSION_0_3:
@@ -114,47 +109,32 @@ class RpcDispatcher:
             rule = f"calls it {NAMES_OF_03[method]}" if method in NAMES_OF_03 else "lacks it"
             text = f"{method} is a method of A2A 1.0, and 0.3 {rule}: send A2A-Version: 1.0"
             raise VersionNotSupportedError(text, data={"version": version[:MAX_ID_LENGTH]})
-        context = self._call_contexts.build(request)
+        call = call_of(request)
         fields = {} if body.get("params") is None else body["params"]
-        params: Any = await parse_soon(len(await request.body()), parse_json, fields, kind)
-        context.tenant = params.tenant
-        context.state["method"] = method
+        params: Any = await run_soon(call.worker(), len(await request.body()), parse_json, fields, kind)
+        call.tenant = params.tenant
         if "id" not in body and isinstance(params, SendMessageRequest):
             params.configuration.return_immediately = True  # no client waits for the end of the task
         if method in STREAMS:
-            return await rpc_stream(self._handler, request_id, params, context)
-        return rpc_response(request_id, await self._result(method, params, context))
+            return await self._stream(OPERATIONS[method], params, call, request_id)
 
-    async def _result(self, method: str, params: Any, context: ServerCallContext) -> list[bytes]:
-        """Execute an operation that does not stream. Return its result as JSON, in pieces."""
-        handler = self._handler
-        result: Message
-        match method:
-            case "SendMessage":
-                return await event_json_in_pieces(await handler.on_message_send(params, context), meter_of(context))
-            case "GetTask":
-                return await task_json(await handler.on_get_task(params, context), meter_of(context))
-            case "CancelTask":
-                return await task_json(await handler.on_cancel_task(params, context), meter_of(context))
-            case "ListTasks":
-                return await page_json(
-                    await handler.on_list_tasks(params, context), params.include_artifacts, meter_of(context)
-                )
-            case "CreateTaskPushNotificationConfig":
-                result = await handler.on_create_task_push_notification_config(params, context)
-            case "GetTaskPushNotificationConfig":
-                result = await handler.on_get_task_push_notification_config(params, context)
-            case "ListTaskPushNotificationConfigs":
-                result = await handler.on_list_task_push_notification_configs(params, context)
-            case "DeleteTaskPushNotificationConfig":
-                await handler.on_delete_task_push_notification_config(params, context)
-                return [b"null"]
-            case "GetExtendedAgentCard":
-                card = await handler.on_get_extended_agent_card(params, context)
-                return [json.dumps(MessageToDict(card)).encode()]
-            case _:
-                raise UnsupportedOperationError(f"Method {method} is not supported.")
-        return [message_json(result).encode()]
+        async def write(result: Any) -> Response:
+            text = rpc_result(request_id, await result_json(result, params, call.worker()))
+            return Response(text, media_type="application/json")
+
+        return await perform(OPERATIONS[method], params, call, write)
+
+    async def _stream(self, operation: Operation, params: Any, call: Call, request_id: RpcId) -> EventStream:
+        work = call.worker()
+
+        async def encode(event: Event) -> str:
+            return rpc_result(request_id, await event_line(event, work))
+
+        def fault(error: Exception) -> str:
+            return one_line(json_utils.dumps(rpc_error_json(to_a2a(error), request_id)))
+
+        frames = frames_of(stream(operation, params, call, partial(write_page, encode=encode)), fault)
+        return await EventStream.start(frames, self._shutdown, self._clock)
 
 
 def _error_response(request_id: RpcId, error: JSONRPCError | A2AError) -> JSONResponse:
@@ -181,18 +161,3 @@ def _require_envelope(body: Any) -> None:
     )
     if not valid:
         raise InvalidRequestError('Not a JSON-RPC request: send jsonrpc, method, params and id, with "2.0" as jsonrpc')
-
-
-async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, context: ServerCallContext) -> EventStream:
-    """Return the stream of events that is the response to a streaming method."""
-    prefix, suffix = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": ', "}"
-    meter = meter_of(context)
-
-    async def say(event: Event) -> str:
-        return prefix + await event_line(event, meter) + suffix
-
-    def fault(error: Exception) -> str:
-        return one_line(json_utils.dumps(rpc_error_json(to_a2a(error), request_id)))
-
-    pages = handler.message_pages if isinstance(params, SendMessageRequest) else handler.subscription_pages
-    return await EventStream.start(frames_of(pages(params, context), say, fault), handler.shutdown, handler.clock)

@@ -44,7 +44,6 @@ from a2a.compat.v0_3.types import (
     TaskResubscriptionRequest,
     TaskStatusUpdateEvent,
 )
-from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.request_handlers.response_helpers import build_error_response
@@ -79,16 +78,15 @@ from ...integrations.a2a_sdk import AdaptedErrors, keep_legacy_codes
 from ...lifecycle import Event, EventId
 from ...lifecycle.events import time_text
 from ...operations.errors import FieldErrors, fields_text, invalid
-from ..middleware.bodies import levels_of, run_in_thread
+from ..call import Call
+from ..gate import is_large
 from ..middleware.service_parameters import Endpoint, requested_version, served_as
-from ..operations.limits import ResponseMeter, is_large, meter_of
-from ..operations.turns import EVENT_IDS, IS_LAST
-from ..operations.validation import PROTOCOL
-from ..protocol_errors import EXTRA_RPC_CODES, REACHED, RETRY_SECONDS, rpc_status, to_a2a
+from ..protocol_errors import EXTRA_RPC_CODES, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
-from .endpoints import RpcId, rest_error, rest_fault
+from .endpoints import Address, LegacyCalls, RpcId, rest_error, rest_fault
 from .json_results import one_line
 from .request_parser import is_padded_base64, parse_json, require_exact
+from .sdk_handler import SdkHandler
 from .sse import EventStream, frame
 
 INVALID_PARAMS = JSON_RPC_ERROR_CODE_MAP[InvalidParamsError]
@@ -130,12 +128,13 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         if not is_complete:
             sdk_events = _with_id(sdk_events, request_id)
         first = await anext(sdk_events, None)
-        if first is not None and not request.scope.get(EVENT_IDS):  # an error
+        call: Call = request.state.call
+        if first is not None and not call.event_ids:  # an error
             content = json.loads(first["data"])
             status = rpc_status(content)
-            if status != 200 or request.scope.get(RETRY_SECONDS):
+            if status != 200 or call.retry_after is not None:
                 return JSONResponse(content, status)
-        return await EventStream.start(_frames(first, sdk_events, request), self._shutdown, self._clock)
+        return await EventStream.start(_frames(first, sdk_events, call.event_ids), self._shutdown, self._clock)
 
     def adapt_error(self, error: Any) -> tuple[Any, int]:
         """Return the error in the form of protocol 0.3, and the HTTP status of the response."""
@@ -192,21 +191,17 @@ def _in_legacy_terms(error: A2AError) -> A2AError:
     return error
 
 
-def legacy_rest_routes(
-    handler: RequestHandler,
-    context_builder: ServerCallContextBuilder,
-    shutdown: GatewayShutdown,
-    clock: Clock = SYSTEM_CLOCK,
-) -> list[Route]:
+def legacy_rest_routes(address: Address, max_bytes: int) -> list[Route]:
     """Return the HTTP+JSON routes of protocol 0.3 under ``/v1``."""
-    adapter = REST03Adapter(handler, context_builder)
+    handler, calls = SdkHandler(), LegacyCalls()
+    adapter = REST03Adapter(handler, calls)
     legacy_handler = _ErrorMapper(LegacyRestHandler(handler))
     adapter.handler = legacy_handler  # type: ignore[assignment]
 
     @rest_error_handler
     async def delete_push_notification(request: Request) -> Response:
-        context = V03ServerCallContextBuilder(context_builder).build(request)
-        return JSONResponse(await legacy_handler.delete_push_notification(request, context))
+        call = V03ServerCallContextBuilder(calls).build(request)
+        return JSONResponse(await legacy_handler.delete_push_notification(request, call))
 
     def write_events(endpoint: Endpoint) -> Endpoint:
         async def respond(request: Request) -> Response:
@@ -214,13 +209,12 @@ def legacy_rest_routes(
             if not isinstance(response, EventSourceResponse):
                 return response
             sdk_events: Any = response.body_iterator
-            try:  # return errors as error responses, as the SDK does for protocol 1.0
-                first = await anext(sdk_events, None)
-            except Exception as e:
-                return rest_error(to_a2a(e))
-            return await EventStream.start(_frames(first, sdk_events, request), shutdown, clock)
+            # an error is raised and returned as an error response, as the SDK does for protocol 1.0
+            first = await anext(sdk_events, None)
+            frames = _frames(first, sdk_events, request.state.call.event_ids)
+            return await EventStream.start(frames, address.handler.shutdown, address.handler.clock)
 
-        return respond
+        return address.endpoint(respond, max_bytes, rest_error, may_be_empty=True, echoes_extensions=False)
 
     # the SDK's adapter has no route for tasks/pushNotificationConfig/delete
     delete_route = "/v1/tasks/{id}/pushNotificationConfigs/{push_id}", "DELETE"
@@ -239,13 +233,12 @@ class LegacyRoute(Route):
         return super().matches(scope)
 
 
-async def _frames(first: Any, sdk_events: Any, request: Request) -> AsyncGenerator[str, None]:
-    """Yield a frame of an `EventStream` for each event of the SDK's adapters, with the event id."""
-    ids: list[EventId | None] = request.scope.get(EVENT_IDS, [])
+async def _frames(first: Any, sdk_events: Any, event_ids: list[EventId | None] | None) -> AsyncGenerator[str, None]:
+    """Yield a frame of an `EventStream` for each event of the SDK's adapters, with its id in `event_ids`."""
 
     def sdk_frame(sdk_event: Any) -> str:
         fields = sdk_event if isinstance(sdk_event, dict) else {"data": sdk_event}
-        return frame(one_line(fields["data"]), ids.pop(0) if ids else None, fields.get("event"))
+        return frame(one_line(fields["data"]), event_ids.pop(0) if event_ids else None, fields.get("event"))
 
     async with aclosing(sdk_events):
         if first is not None:
@@ -260,36 +253,34 @@ async def _frames(first: Any, sdk_events: Any, request: Request) -> AsyncGenerat
 class StrictLegacyHandler(RequestHandler03):
     """Handler of protocol 0.3 that refuses invalid base64, in which the SDK would skip the invalid characters.
 
-    Large results are converted in a thread, and their values count against the owner's rate limit.
+    Large results are converted in a thread.
     """
 
-    async def on_message_send(self, request: SendMessageRequest, context: ServerCallContext) -> Task | Message:
+    async def on_message_send(self, request: SendMessageRequest, call: Any) -> Task | Message:
         """Send a message.
 
         Raises:
             InvalidParamsError: A file is not base64, or a value has no exact form.
         """
         _require_valid(request.params)
-        response = await self.request_handler.on_message_send(
-            conversions.to_core_send_message_request(request), context
-        )
-        result: Task | Message = (await _convert_event(response, "", meter_of(context))).result
+        response = await self.request_handler.on_message_send(conversions.to_core_send_message_request(request), call)
+        result: Task | Message = (await _convert_event(response, "", call)).result
         return result
 
-    async def on_get_task(self, request: GetTaskRequest, context: ServerCallContext) -> Task:
+    async def on_get_task(self, request: GetTaskRequest, call: Any) -> Task:
         """Return the current task."""
-        task = await self.request_handler.on_get_task(_task_request(request), context)
-        result: Task = (await _convert_event(task, "", meter_of(context))).result
+        task = await self.request_handler.on_get_task(_task_request(request), call)
+        result: Task = (await _convert_event(task, "", call)).result
         return result
 
-    async def on_cancel_task(self, request: CancelTaskRequest, context: ServerCallContext) -> Task:
+    async def on_cancel_task(self, request: CancelTaskRequest, call: Any) -> Task:
         """Cancel a task."""
-        task = await self.request_handler.on_cancel_task(conversions.to_core_cancel_task_request(request), context)
-        result: Task = (await _convert_event(task, "", meter_of(context))).result
+        task = await self.request_handler.on_cancel_task(conversions.to_core_cancel_task_request(request), call)
+        result: Task = (await _convert_event(task, "", call)).result
         return result
 
     async def on_message_send_stream(
-        self, request: SendMessageRequest, context: ServerCallContext
+        self, request: SendMessageRequest, call: Any
     ) -> AsyncGenerator[SendStreamingMessageSuccessResponse, None]:
         """Send a message and stream its turn.
 
@@ -297,22 +288,22 @@ class StrictLegacyHandler(RequestHandler03):
             InvalidParamsError: A file is not base64, or a value has no exact form.
         """
         _require_valid(request.params)
-        meter, request_id = meter_of(context), request.id
+        request_id = request.id
         params = conversions.to_core_send_message_request(request)
-        async for event in self.request_handler.on_message_send_stream(params, context):
-            yield await _convert_event(event, request_id, meter, is_last=context.state.get(IS_LAST, False))
+        async for event in self.request_handler.on_message_send_stream(params, call):
+            yield await _convert_event(event, request_id, call)
 
     async def on_subscribe_to_task(
-        self, request: TaskResubscriptionRequest, context: ServerCallContext
+        self, request: TaskResubscriptionRequest, call: Any
     ) -> AsyncGenerator[SendStreamingMessageSuccessResponse, None]:
         """Stream a task and its updates."""
-        meter, request_id = meter_of(context), request.id
+        request_id = request.id
         params = conversions.to_core_subscribe_to_task_request(request)
-        async for event in self.request_handler.on_subscribe_to_task(params, context):
-            yield await _convert_event(event, request_id, meter, is_last=context.state.get(IS_LAST, False))
+        async for event in self.request_handler.on_subscribe_to_task(params, call):
+            yield await _convert_event(event, request_id, call)
 
     async def on_get_task_push_notification_config(
-        self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, request: GetTaskPushNotificationConfigRequest, call: Any
     ) -> TaskPushNotificationConfig:
         """Return a config. A request that names only the task gets the first config of the task.
 
@@ -321,9 +312,9 @@ class StrictLegacyHandler(RequestHandler03):
         """
         task_id = request.params.id
         if getattr(request.params, "push_notification_config_id", None):
-            return await super().on_get_task_push_notification_config(request, context)
+            return await super().on_get_task_push_notification_config(request, call)
         page_request = ListTaskPushNotificationConfigsRequest(task_id=task_id, page_size=1)
-        page = await self.request_handler.on_list_task_push_notification_configs(page_request, context)
+        page = await self.request_handler.on_list_task_push_notification_configs(page_request, call)
         if not page.configs:
             raise TaskNotFoundError("No such push notification config", data={"taskId": task_id})
         return conversions.to_compat_task_push_notification_config(page.configs[0])
@@ -339,48 +330,44 @@ class LegacyRestHandler(REST03Handler):
         self._handler = handler
 
     @validate_version(PROTOCOL_VERSION_0_3)
-    async def on_message_send(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+    async def on_message_send(self, request: Request, call: Any) -> dict[str, Any]:
         """Send a message."""
-        return await _json_of(await self._handler.on_message_send(await _message_request(request), context), context)
+        return await _json_of(await self._handler.on_message_send(await _message_request(request), call), call)
 
     @validate_version(PROTOCOL_VERSION_0_3)
-    async def on_message_send_stream(
-        self, request: Request, context: ServerCallContext
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def on_message_send_stream(self, request: Request, call: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Send a message and stream its turn."""
-        async for event in self._handler.on_message_send_stream(await _message_request(request), context):
-            yield await _json_of(event, context)
+        async for event in self._handler.on_message_send_stream(await _message_request(request), call):
+            yield await _json_of(event, call)
 
     @validate_version(PROTOCOL_VERSION_0_3)
-    async def on_get_task(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+    async def on_get_task(self, request: Request, call: Any) -> dict[str, Any]:
         """Return the current task as a JSON object."""
         length = request.query_params.get("historyLength")
         query = TaskQueryParams(id=request.path_params["id"], history_length=int(length) if length else None)
         params = _task_request(GetTaskRequest(id="", params=query))
-        task: dict[str, Any] = (await _json_of(await self._handler.on_get_task(params, context), context))["task"]
+        task: dict[str, Any] = (await _json_of(await self._handler.on_get_task(params, call), call))["task"]
         return task
 
     @validate_version(PROTOCOL_VERSION_0_3)
-    async def on_cancel_task(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+    async def on_cancel_task(self, request: Request, call: Any) -> dict[str, Any]:
         """Cancel a task."""
         cancel_request = CancelTaskRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
         params = conversions.to_core_cancel_task_request(cancel_request)
-        task: dict[str, Any] = (await _json_of(await self._handler.on_cancel_task(params, context), context))["task"]
+        task: dict[str, Any] = (await _json_of(await self._handler.on_cancel_task(params, call), call))["task"]
         return task
 
     @validate_version(PROTOCOL_VERSION_0_3)
-    async def on_subscribe_to_task(
-        self, request: Request, context: ServerCallContext
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def on_subscribe_to_task(self, request: Request, call: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Stream a task and its updates."""
         resubscription = TaskResubscriptionRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
         async for event in self._handler.on_subscribe_to_task(
-            conversions.to_core_subscribe_to_task_request(resubscription), context
+            conversions.to_core_subscribe_to_task_request(resubscription), call
         ):
-            yield await _json_of(event, context)
+            yield await _json_of(event, call)
 
     @validate_version(PROTOCOL_VERSION_0_3)
-    async def set_push_notification(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+    async def set_push_notification(self, request: Request, call: Any) -> dict[str, Any]:
         """Create a config of the task in the path, and return the config as a JSON object.
 
         The SDK's method also requires the task in the body, as `parent`, which A2A 0.3 does not (section 7.5).
@@ -392,18 +379,18 @@ class LegacyRestHandler(REST03Handler):
             hook.ClearField("authentication")
         params = legacy_proto.FromProto.task_push_notification_config_request(body)
         config = await self.handler03.on_create_task_push_notification_config(
-            SetTaskPushNotificationConfigRequest(id="", params=params), context
+            SetTaskPushNotificationConfigRequest(id="", params=params), call
         )
         return MessageToDict(legacy_proto.ToProto.task_push_notification_config(config))
 
     @validate_version(PROTOCOL_VERSION_0_3)
-    async def delete_push_notification(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+    async def delete_push_notification(self, request: Request, call: Any) -> dict[str, Any]:
         """Delete a config and return an empty JSON object."""
         params = DeleteTaskPushNotificationConfigParams(
             id=request.path_params["id"], push_notification_config_id=request.path_params["push_id"]
         )
         delete_request = DeleteTaskPushNotificationConfigRequest(id="", params=params)
-        await self.handler03.on_delete_task_push_notification_config(delete_request, context)
+        await self.handler03.on_delete_task_push_notification_config(delete_request, call)
         return {}
 
 
@@ -428,10 +415,9 @@ async def _message_request(request: Request) -> Any:
     return conversions.to_core_send_message_request(SendMessageRequest(id="", params=params))
 
 
-async def _json_of(event: Event | None, context: ServerCallContext) -> dict[str, Any]:
+async def _json_of(event: Event | None, call: Call) -> dict[str, Any]:
     """Return the JSON of `event` in a SendMessageResponse or StreamResponse of protocol 0.3."""
-    is_last = context.state.get(IS_LAST, False)
-    json_fields: dict[str, Any] = await _convert_event(event, "", meter_of(context), _write, is_last=is_last)
+    json_fields: dict[str, Any] = await _convert_event(event, "", call, _write)
     return json_fields
 
 
@@ -440,29 +426,15 @@ def _write(response: Any) -> dict[str, Any]:
 
 
 async def _convert_event(
-    event: Event | None,
-    request_id: Any,
-    meter: ResponseMeter,
-    write: Callable[[Any], Any] = lambda response: response,
-    *,
-    is_last: bool = False,
+    event: Event | None, request_id: Any, call: Call, write: Callable[[Any], Any] = lambda response: response
 ) -> Any:
     """Convert `event` to a response of protocol 0.3, and return the result of `write` for the response. A large event
-    is converted in a thread, and the number of its JSON values is added to `meter`.
-
-    `is_last` is true for the event that ends a stream. Protocol 0.3 marks such a status update as final.
-    """
+    is converted in a thread. Protocol 0.3 marks the status update that ends a stream as final."""
     assert event is not None  # for a missing task, the handler raises TaskNotFoundError
+    is_last = call.is_last
     if not is_large(event):
         return write(_response(event, request_id, is_last))
-    response, values = await run_in_thread(_convert, event, request_id, write, is_last)
-    meter.add_values(values)
-    return response
-
-
-def _convert(event: Event, request_id: Any, write: Callable[[Any], Any], is_last: bool) -> tuple[Any, int]:
-    response = _response(event, request_id, is_last)
-    return write(response), sum(map(len, levels_of(response.model_dump(exclude_none=True))))
+    return await call.worker()(lambda: write(_response(event, request_id, is_last)))
 
 
 def _response(event: Event, request_id: Any, is_last: bool) -> SendStreamingMessageSuccessResponse:
@@ -507,36 +479,34 @@ class _ErrorMapper:
 
     def _unary(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         @functools.wraps(method)
-        async def call_method(request: Any, context: ServerCallContext) -> Any:
-            context.state[PROTOCOL] = "0.3"
+        async def call_method(request: Any, call: Call) -> Any:
             try:
-                return await method(request, context)
+                return await method(request, call)
             except Exception as e:
-                raise self._translate(map_legacy_error(e, context)) from None
+                raise self._translate(map_legacy_error(e, call)) from None
 
         return call_method
 
     def _stream(self, method: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncGenerator[Any, None]]:
         @functools.wraps(method)
-        async def call_method(request: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
-            context.state[PROTOCOL] = "0.3"
+        async def call_method(request: Any, call: Call) -> AsyncGenerator[Any, None]:
             try:
                 # the method's wrapper may raise before there is an iterator
-                async for event in method(request, context):
+                async for event in method(request, call):
                     yield event
             except Exception as e:
-                raise self._translate(map_legacy_error(e, context)) from None
+                raise self._translate(map_legacy_error(e, call)) from None
 
         return call_method
 
 
-def map_legacy_error(error: Exception, context: ServerCallContext | None) -> A2AError:
+def map_legacy_error(error: Exception, call: Call | None) -> A2AError:
     """Return the A2A error for `error`.
 
     Args:
         error: Error of a request.
-        context: Call context of the request, or None if the request failed before it had one.
+        call: Call of the request, or None if the request failed before it had one.
     """
-    if isinstance(error, A2AError) or (context is not None and context.state.get(REACHED)):
+    if isinstance(error, A2AError) or (call is not None and call.has_begun):
         return to_a2a(error)
     return InvalidParamsError("The request is invalid: a field is missing or has a value of the wrong type")

@@ -7,12 +7,8 @@ Source: A2A specification 11; the HTTP rules of ``a2a.proto``.
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from a2a.server.context import ServerCallContext
-from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.types import (
     CancelTaskRequest,
     GetExtendedAgentCardRequest,
@@ -23,181 +19,148 @@ from a2a.types import (
 )
 from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
 from a2a.utils.telemetry import SpanKind, trace_function
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as Proto
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from ...features.feature import GatewayOperation
 from ...features.operations import OPERATIONS as FEATURE_OPERATIONS
+from ..call import Call
 from ..cards import cached_card
-from ..handler import GatewayHandler
-from ..middleware.bodies import parse_soon
+from ..gate import run_soon
+from ..handler import OPERATIONS
 from ..middleware.service_parameters import Endpoint
-from ..operations.limits import meter_of
-from ..operations.validation import PATH_PARAMETERS, SIGNAL
+from ..pipeline import Operation, perform, stream
 from ..protocol_errors import to_a2a
-from .endpoints import rest_error, rest_fault
-from .json_results import event_json_in_pieces, event_line, json_response, message_json, page_json, task_json
+from .endpoints import Address, call_of, rest_error, rest_fault
+from .json_results import event_line, result_json
 from .request_parser import one_tenant, parse_json, parse_query
-from .sse import EventStream, frames_of
+from .sse import STREAMS, EventStream, frames_of, write_page
+
+JSON = "application/json"
+"""Media type of the responses of operations that are not part of A2A."""
 
 
 class RestOperation(NamedTuple):
-    """HTTP method and path of an operation, its request type, and the function that serves it."""
+    """HTTP binding of an operation.
+
+    Attributes:
+        verbs: HTTP methods.
+        path: Path template.
+        kind: Type of the request.
+        operation: The operation.
+        status: HTTP status of a successful response.
+        media_type: Media type of the response.
+        has_body: True if the body is not a message of A2A, and is passed on as `Call.body`.
+    """
 
     verbs: tuple[str, ...]
     path: str
     kind: type[Proto]
-    answer: Callable[[GatewayHandler, Any, ServerCallContext, Request], Awaitable[Response]]
+    operation: Operation
+    status: int = 200
+    media_type: str = A2A_JSON_MEDIA_TYPE
+    has_body: bool = False
 
 
-def rest_routes(handler: GatewayHandler, context_builder: ServerCallContextBuilder, prefix: str = "") -> list[Route]:
+def rest_routes(address: Address, max_bytes: int, prefix: str = "") -> list[Route]:
     """Return the routes of all operations under the path `prefix`, which may contain the parameter ``{tenant}``."""
     return [
-        Route(prefix + operation.path, _endpoint(operation, handler, context_builder), methods=list(operation.verbs))
-        for operation in OPERATIONS
+        Route(
+            prefix + operation.path,
+            address.endpoint(_endpoint(operation), max_bytes, rest_error, may_be_empty=True),
+            methods=list(operation.verbs),
+        )
+        for operation in REST_OPERATIONS
     ]
 
 
-def _endpoint(operation: RestOperation, handler: GatewayHandler, context_builder: ServerCallContextBuilder) -> Endpoint:
-    @functools.wraps(operation.answer)
+def _endpoint(operation: RestOperation) -> Endpoint:
+    @functools.wraps(operation.operation.perform)
     async def endpoint(request: Request) -> Response:
         try:
-            context = context_builder.build(request)
-            params = await _params(request, operation.kind, context)
-            return await operation.answer(handler, params, context, request)
-        except Exception as e:
+            return await _respond(operation, request)
+        except Exception as e:  # the SDK's decorator would keep the error, and with it the request, in a cycle
             return rest_error(to_a2a(e))
 
-    name = f"{__name__}.{operation.answer.__name__}"
+    name = f"{__name__}.{operation.operation.name}"
     traced_endpoint: Endpoint = trace_function(span_name=name, kind=SpanKind.SERVER)(endpoint)
     return traced_endpoint
 
 
-async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Any:
-    """Return the request message of an operation. Store its tenant and further parameters of the path in `context`."""
-    params: Any
-    context.state[PATH_PARAMETERS] = {}
-    if request.method == "POST":
-        body = await request.body()
-        params = await parse_soon(len(body), parse_json, await request.json() if body else {}, kind)
-    else:
-        params = parse_query(request.query_params, kind)
-    for name, value in request.path_params.items():
-        if name not in kind.DESCRIPTOR.fields_by_name:
-            context.state[PATH_PARAMETERS][name] = value
-        elif name != "tenant":
-            setattr(params, name, value)
-    context.tenant = one_tenant(
-        request.path_params.get("tenant", ""), request.query_params.get("tenant", ""), params.tenant
-    )
-    return params
+async def _respond(operation: RestOperation, request: Request) -> Response:
+    call = call_of(request)
+    params = await _params(request, operation.kind, call)
+    if operation.operation.name in STREAMS:
+        return await _stream(operation.operation, params, call, request)
+    if operation.has_body:
+        call.body = await request.json() if await request.body() else {}
+
+    async def write(result: Any) -> Response:
+        text = "{}" if result is None else await result_json(result, params, call.worker())
+        return Response(text, operation.status, media_type=operation.media_type)
+
+    response = await perform(operation.operation, params, call, write)
+    return cached_card(response, request) if operation.kind is GetExtendedAgentCardRequest else response
 
 
-def _response(text: str) -> Response:
-    return Response(text, media_type=A2A_JSON_MEDIA_TYPE)
-
-
-def _pieces(pieces: Sequence[bytes]) -> Response:
-    return json_response(pieces, A2A_JSON_MEDIA_TYPE)
-
-
-async def send_message(
-    handler: GatewayHandler, params: SendMessageRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Serve SendMessage."""
-    return _pieces(await event_json_in_pieces(await handler.on_message_send(params, context), meter_of(context)))
-
-
-async def send_streaming_message(
-    handler: GatewayHandler, params: SendMessageRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Serve SendStreamingMessage."""
-    frames = frames_of(
-        handler.message_pages(params, context), functools.partial(event_line, meter=meter_of(context)), rest_fault
-    )
-    return await EventStream.start(frames, handler.shutdown, handler.clock)
-
-
-async def subscribe_to_task(
-    handler: GatewayHandler, params: SubscribeToTaskRequest, context: ServerCallContext, request: Request
-) -> Response:
-    """Serve SubscribeToTask.
+async def _stream(operation: Operation, params: Any, call: Call, request: Request) -> Response:
+    """Return the response of an operation that streams.
 
     A browser's EventSource sends GET, and reconnects whenever a stream ends, until it receives status 204.
 
     Source: HTML standard, section 9.2.
     """
-    frames = frames_of(
-        handler.subscription_pages(params, context), functools.partial(event_line, meter=meter_of(context)), rest_fault
+    shutdown, clock = call.handler.shutdown, call.handler.clock
+    write = functools.partial(write_page, encode=functools.partial(event_line, work=call.worker()))
+    frames = frames_of(stream(operation, params, call, write), rest_fault)
+    response = await EventStream.start(frames, shutdown, clock)
+    return Response(status_code=204) if request.method == "GET" and response.is_empty else response
+
+
+async def _params(request: Request, kind: type[Proto], call: Call) -> Any:
+    """Return the request message of an operation. Store its tenant and further parameters of the path in `call`."""
+    params: Any
+    if request.method == "POST":
+        body = await request.body()
+        fields = await request.json() if body else {}
+        params = await run_soon(call.worker(), len(body), parse_json, fields, kind)
+    else:
+        params = parse_query(request.query_params, kind)
+    for name, value in request.path_params.items():
+        if name not in kind.DESCRIPTOR.fields_by_name:
+            call.path_parameters[name] = value
+        elif name != "tenant":
+            setattr(params, name, value)
+    call.tenant = one_tenant(
+        request.path_params.get("tenant", ""), request.query_params.get("tenant", ""), params.tenant
     )
-    stream = await EventStream.start(frames, handler.shutdown, handler.clock)
-    return Response(status_code=204) if request.method == "GET" and stream.is_empty else stream
+    return params
 
 
-async def get_task(handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request) -> Response:
-    """Serve GetTask."""
-    return _pieces(await task_json(await handler.on_get_task(params, context), meter_of(context)))
-
-
-async def list_tasks(
-    handler: GatewayHandler, params: ListTasksRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Serve ListTasks."""
-    return _pieces(
-        await page_json(await handler.on_list_tasks(params, context), params.include_artifacts, meter_of(context))
-    )
-
-
-async def cancel_task(
-    handler: GatewayHandler, params: CancelTaskRequest, context: ServerCallContext, _: Request
-) -> Response:
-    """Serve CancelTask."""
-    return _pieces(await task_json(await handler.on_cancel_task(params, context), meter_of(context)))
-
-
-async def send_signal(
-    handler: GatewayHandler, params: SubscribeToTaskRequest, context: ServerCallContext, request: Request
-) -> Response:
-    """Send a signal to a task."""
-    context.state[SIGNAL] = await request.json() if await request.body() else {}
-    return JSONResponse(await handler.on_send_signal(params, context), status_code=202)
-
-
-async def get_extended_card(
-    handler: GatewayHandler, params: GetExtendedAgentCardRequest, context: ServerCallContext, request: Request
-) -> Response:
-    """Serve GetExtendedAgentCard."""
-    card = await handler.on_get_extended_agent_card(params, context)
-    return cached_card(_response(json.dumps(MessageToDict(card))), request)
-
-
-def rest_operation(operation: GatewayOperation) -> RestOperation:
-    """Return the REST operation of an operation that belongs to a feature."""
-
-    async def answer(handler: GatewayHandler, params: Any, context: ServerCallContext, _: Request) -> Response:
-        result = await handler.perform(operation.name, params, context)
-        if isinstance(result, dict):
-            return JSONResponse(result, status_code=operation.status)
-        return _response("{}" if result is None else message_json(result))
-
-    answer.__name__, answer.__doc__ = operation.perform.__name__, operation.perform.__doc__
-    return RestOperation((operation.method,), operation.path, operation.request, answer)
-
-
-OPERATIONS = (
+REST_OPERATIONS = (
     # Starlette tries routes in this order. The most frequent operations come first, and SubscribeToTask comes before
     # GetTask, whose path also matches the path of a subscription.
-    RestOperation(("POST",), "/message:send", SendMessageRequest, send_message),
-    RestOperation(("POST",), "/message:stream", SendMessageRequest, send_streaming_message),
-    RestOperation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, subscribe_to_task),
-    RestOperation(("POST",), "/tasks/{id}:cancel", CancelTaskRequest, cancel_task),
-    RestOperation(("POST",), "/tasks/{id}:signal", SubscribeToTaskRequest, send_signal),
-    RestOperation(("GET",), "/tasks/{id}", GetTaskRequest, get_task),
-    RestOperation(("GET",), "/tasks", ListTasksRequest, list_tasks),
-    RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, get_extended_card),
+    RestOperation(("POST",), "/message:send", SendMessageRequest, OPERATIONS["SendMessage"]),
+    RestOperation(("POST",), "/message:stream", SendMessageRequest, OPERATIONS["SendStreamingMessage"]),
+    RestOperation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, OPERATIONS["SubscribeToTask"]),
+    RestOperation(("POST",), "/tasks/{id}:cancel", CancelTaskRequest, OPERATIONS["CancelTask"]),
     # not part of the specification
-    *map(rest_operation, FEATURE_OPERATIONS),
+    RestOperation(
+        ("POST",), "/tasks/{id}:signal", SubscribeToTaskRequest, OPERATIONS["SendSignal"], 202, JSON, has_body=True
+    ),
+    RestOperation(("GET",), "/tasks/{id}", GetTaskRequest, OPERATIONS["GetTask"]),
+    RestOperation(("GET",), "/tasks", ListTasksRequest, OPERATIONS["ListTasks"]),
+    RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, OPERATIONS["GetExtendedAgentCard"]),
+    *(
+        RestOperation(
+            (feature.method,),
+            feature.path,
+            feature.request,
+            OPERATIONS[feature.name],
+            feature.status,
+            JSON if feature.response else A2A_JSON_MEDIA_TYPE,
+        )
+        for feature in FEATURE_OPERATIONS
+    ),
 )

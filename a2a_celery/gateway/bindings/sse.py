@@ -20,6 +20,9 @@ from ...lifecycle import Event, EventId
 from ...store.log.follower import StreamEvent
 from ..shutdown import GatewayShutdown
 
+STREAMS = ("SendStreamingMessage", "SubscribeToTask")
+"""Names of the operations that stream."""
+
 PING_AFTER = 10.0
 """Seconds without a write after which a comment is sent, because proxies close silent connections."""
 
@@ -42,50 +45,50 @@ def frame(data: str, event_id: EventId | None = None, event: str | None = None) 
     return f"{id_line}{event_field}data: {data}\n\n"
 
 
-async def frames_of(
-    pages: AsyncGenerator[list[StreamEvent], None],
-    encode: Callable[[Event], Awaitable[str]],
-    encode_error: Callable[[Exception], str],
-) -> AsyncGenerator[str, None]:
-    """Yield the frames of `pages` for an `EventStream`. Frames of one write are joined. An empty page becomes an empty
-    frame, so that a response without events begins at once. An error after the first page becomes the last frame.
+async def write_page(page: list[StreamEvent], *, encode: Callable[[Event], Awaitable[str]]) -> list[str]:
+    """Return the frames of a page, joined into writes of about `WRITE` characters. An empty page becomes an empty
+    write, so that a response without events begins at once.
 
     Args:
-        pages: Generator of the pages of events, which is closed at the end.
+        page: Events that became available together.
         encode: Function that formats an event.
-        encode_error: Function that formats an error.
     """
-    async with aclosing(pages):
-        first = await anext(pages, None)
-        if first is None:
-            return
-        writes = _writes(first, encode)
-        del first
-        async for write in writes:
-            yield write
-            del write
-        del writes
-        try:
-            async for page in pages:
-                async for write in _writes(page, encode):
-                    yield write
-                    del write
-                del page
-        except Exception as e:
-            yield frame(encode_error(e), event="error")
-
-
-async def _writes(page: list[StreamEvent], encode: Callable[[Event], Awaitable[str]]) -> AsyncGenerator[str, None]:
+    writes: list[str] = []
     ready: list[str] = []
     size = 0
     for stream_event in page:
         ready.append(frame(await encode(stream_event.event), stream_event.id))
         size += len(ready[-1])
         if size >= WRITE:
-            yield "".join(ready)
+            writes.append("".join(ready))
             ready, size = [], 0
     if ready or not page:
-        yield "".join(ready)
+        writes.append("".join(ready))
+    return writes
+
+
+async def frames_of(
+    pages: AsyncGenerator[list[str], None], encode_error: Callable[[Exception], str]
+) -> AsyncGenerator[str, None]:
+    """Yield the writes of `pages` for an `EventStream`. An error after the first page becomes the last frame.
+
+    Args:
+        pages: Generator of pages, as `write_page` returns them, which is closed at the end.
+        encode_error: Function that formats an error.
+    """
+    async with aclosing(pages):
+        writes = await anext(pages, None)
+        if writes is None:
+            return
+        try:
+            while writes is not None:
+                for write in writes:
+                    yield write
+                    del write
+                writes = None  # a long stream must not keep the page in memory
+                writes = await anext(pages, None)
+        except Exception as e:
+            yield frame(encode_error(e), event="error")
 
 
 class EventStream(Response):

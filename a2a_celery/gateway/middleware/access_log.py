@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...clock import SYSTEM_CLOCK, Clock
-from .operation import AccessedTask, accessed_task
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +16,17 @@ NO_RESPONSE = 499
 """Status in the line of a request whose client disconnected before the response."""
 SERVER_ERROR = 500
 """Status in the line of a request whose application raised an exception before the response."""
+
+
+@dataclass(slots=True)
+class AccessedTask:
+    """Task of an HTTP request, for the line of the access log."""
+
+    task_id: str = ""
+
+
+accessed_task: ContextVar[AccessedTask | None] = ContextVar("accessed_task", default=None)
+"""Task of the current HTTP request. `AccessLog` sets the variable, and the request's operation fills in the id."""
 
 
 class AccessLog:

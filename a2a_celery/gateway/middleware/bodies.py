@@ -13,13 +13,12 @@ import asyncio
 import json
 import logging
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from math import isinf
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import Request
@@ -27,17 +26,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...integrations.starlette import set_body, set_json
-from ...operations.limits import error_of_limit
+from ...lifecycle import references
 from ...operations.requests import MAX_JSON_VALUES
 from ...store.blobs.blob_store import reserve_memory
+from ..gate import SMALL, Gate, run_soon
 from ..protocol_errors import RequestTooLargeError
 from ..shutdown import expect_incomplete_response
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_parser = ThreadPoolExecutor(1, thread_name_prefix="a2a-parser")
 
 MEDIA_TYPES = ("application/json", "application/a2a+json")
 """Media types of a request's body."""
@@ -47,12 +43,6 @@ PIECE = 256 * 1024
 
 MAX_JSON_DEPTH = 100
 """Maximum nesting depth of a body. `check_values` enforces a smaller limit on data and metadata."""
-
-CHARGE = "a2a_charge"
-"""Key of an ASGI scope for a `BodyCharge`, which charges the caller's rate limit for the body of the request."""
-
-LARGE_BODY = 1 << 12
-"""Size in bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
 
 COUNT_SLICE = 1 << 16
 """Number of bytes of a body in which values are counted without an interruption."""
@@ -82,62 +72,58 @@ MIN_BODY_RATE = 1 << 14
 """Number of received bytes that extends `BODY_TIMEOUT` by one second."""
 
 
-BODIES = "bodies"
-"""Name of the limit on arriving bodies."""
-
-MAX_OWNER_BODY_BYTES = 1 << 26
-"""Maximum number of bytes of bodies that an owner may send to a gateway process at the same time. A single body may be
-larger."""
-
-FREE_BODY_BYTES = 1 << 16
-"""Bytes of each body that do not count toward `MAX_OWNER_BODY_BYTES`, so that a small request is never refused because
-of large requests."""
-
-BODY_WAIT = 5
-"""Retry-After of a body that is refused because other bodies of its owner are arriving, in seconds."""
-
-
-class ArrivingBodies:
-    """Counter of the body bytes that a gateway process has received but not parsed yet, by owner."""
-
-    def __init__(self) -> None:
-        self._bytes: Counter[str] = Counter()
-
-    @contextmanager
-    def one_of(self, owner: str) -> Iterator[Callable[[int], None]]:
-        """Count a body of `owner` ("" for all unauthenticated callers) inside the ``with`` block.
-
-        Yields:
-            A function to call with the number of bytes received so far. The function raises LimitExceededError if the
-            owner's bodies together exceed `MAX_OWNER_BODY_BYTES`.
-        """
-        counted_bytes = 0
-
-        def count(size: int) -> None:
-            nonlocal counted_bytes
-            more = size - FREE_BODY_BYTES - counted_bytes
-            if more <= 0:
-                return
-            if self._bytes[owner] > counted_bytes and self._bytes[owner] + more > MAX_OWNER_BODY_BYTES:
-                limit = f"The limit of {MAX_OWNER_BODY_BYTES} bytes of requests that arrive at the same time is reached"
-                raise error_of_limit(BODIES, limit, BODY_WAIT)
-            counted_bytes += more
-            self._bytes[owner] += more
-
-        try:
-            yield count
-        finally:
-            self._bytes[owner] -= counted_bytes
-            if not self._bytes[owner]:
-                del self._bytes[owner]
+Run = Callable[..., Awaitable[Any]]
+"""Function that calls a function with arguments, here or in a thread, and returns its result."""
 
 
 def no_limit(size: int) -> None:
     """Accept any number of bytes."""
 
 
+async def receive_body(
+    request: Request, gate: Gate, agent: str, owner: str, max_bytes: int, *, may_be_empty: bool = False
+) -> None:
+    """Read the body of `request`, and store it in the request for the endpoint.
+
+    Args:
+        request: Request with the body.
+        gate: Gate of the process.
+        agent: Agent that receives the request.
+        owner: Owner of the request, or "" for an unauthenticated caller.
+        max_bytes: Maximum size of the body.
+        may_be_empty: See `require_json`. The body of a method without a request body is not parsed.
+
+    Raises:
+        LimitExceededError: The owner has ignored a Retry-After, or the owner's bodies together are too large.
+        A2AError: See `require_json`.
+    """
+    if may_be_large(request):
+        await gate.require_token(agent, owner)
+    with gate.arriving_body(agent, owner) as count:
+        if may_be_empty and request.method not in ("POST", "PUT", "PATCH"):
+            await read_bounded(request, max_bytes, count)  # the SDK reads the body before it streams
+        else:
+            run = partial(gate.work, references.Scope(owner=owner))
+            await require_json(request, max_bytes, may_be_empty=may_be_empty, count=count, run=run)
+
+
+def may_be_large(request: Request) -> bool:
+    """Return True if the body of `request` may exceed `SMALL`."""
+    declared_length = request.headers.get("content-length", "0" if request.method == "GET" else "")
+    return not declared_length.isdigit() or int(declared_length) > SMALL
+
+
+async def _run(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
 async def require_json(
-    request: Request, max_bytes: int, *, may_be_empty: bool = False, count: Callable[[int], None] = no_limit
+    request: Request,
+    max_bytes: int,
+    *,
+    may_be_empty: bool = False,
+    count: Callable[[int], None] = no_limit,
+    run: Run = _run,
 ) -> None:
     """Read and check the JSON body, and store it in the request for the endpoint.
 
@@ -146,41 +132,25 @@ async def require_json(
         max_bytes: Maximum size of the body.
         may_be_empty: True to accept an empty body, and to reject any JSON value other than an object.
         count: See `read_bounded`.
+        run: Function that parses a body that is larger than `SMALL`.
 
     Raises:
         RequestTooLargeError: The body is too large.
         ContentTypeNotSupportedError: The media type of the body is not JSON.
         InvalidRequestError: The body is not valid JSON, or does not arrive in time.
-        LimitExceededError: The body costs more tokens than the caller has, or `count` has refused the body.
+        LimitExceededError: `count` has refused the body.
     """
     body = await read_bounded(request, max_bytes, count)
     if not body and may_be_empty:
         return
     _require_media_type(request)
-    values = 0
-    try:
-        value, values = await parse_soon(len(body), _parse, body)
-    finally:
-        if CHARGE in request.scope:
-            await request.scope[CHARGE].pay(len(body), values)
+    value = await run_soon(run, len(body), _parse, body)
     set_json(request, value)
     if not isinstance(value, dict) and may_be_empty:
         raise InvalidRequestError("The body must be a JSON object")
 
 
-async def parse_soon(size: int, parse: Callable[..., T], *args: Any) -> T:
-    """Call `parse`, which parses a body of `size` bytes, and return its result. A large body is parsed in a thread."""
-    return parse(*args) if size <= LARGE_BODY else await run_in_thread(parse, *args)
-
-
-async def run_in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Call `function` in the parser thread and return its result. There is only one parser thread, because each thread
-    takes CPU time from the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_parser, function, *args)
-
-
-def _parse(body: bytes) -> tuple[Any, int]:
-    """Return the parsed body and the number of values in it."""
+def _parse(body: bytes) -> Any:
     _require_few_values(body)
     try:
         value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse_constant, parse_float=_finite)
@@ -189,7 +159,8 @@ def _parse(body: bytes) -> tuple[Any, int]:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
         raise InvalidRequestError(f"The body is not JSON: {_reason(e)}") from None
-    return value, _require_bounded(value)
+    _require_bounded(value)
+    return value
 
 
 def _require_media_type(request: Request) -> None:
@@ -213,9 +184,6 @@ async def read_bounded(
 ) -> bytes:
     """Return the body, and store it in the request for later readers.
 
-    The caller's rate limit is charged for the size in Content-Length before the body is read. A body without
-    Content-Length that is larger than `FREE_BODY_BYTES` costs as much as a body of `max_bytes`.
-
     Args:
         request: Request with the body.
         max_bytes: Maximum size of the body.
@@ -226,16 +194,12 @@ async def read_bounded(
     Raises:
         RequestTooLargeError: The body is too large. The rest of the body is not read.
         InvalidRequestError: The body does not arrive in time.
-        LimitExceededError: The body costs more tokens than the caller has, or `count` has refused the body.
+        LimitExceededError: `count` has refused the body.
     """
     content_length = request.headers.get("content-length", "")
     length = int(content_length) if content_length.isdigit() else None
-    charge = request.scope.get(CHARGE)
-    if length is not None:
-        if length > max_bytes:
-            raise _too_large(max_bytes)
-        if charge is not None:
-            await charge.pay(length)
+    if length is not None and length > max_bytes:
+        raise _too_large(max_bytes)
     chunks, size = [], 0
     began = asyncio.get_running_loop().time()
     try:
@@ -245,8 +209,6 @@ async def read_bounded(
                 if size > max_bytes:
                     raise _too_large(max_bytes)
                 count(size)
-                if charge is not None and length is None and size > FREE_BODY_BYTES:
-                    await charge.pay(max_bytes)
                 chunks.append(chunk)
                 if size != length:
                     limit.reschedule(began + timeout + size / min_rate)
@@ -320,12 +282,8 @@ def levels_of(value: Any) -> Iterator[list[Any]]:
         ]
 
 
-def _require_bounded(value: Any) -> int:
-    """Return the number of values in `value`.
-
-    Raises:
-        InvalidRequestError: There are too many values, or they are nested too deeply.
-    """
+def _require_bounded(value: Any) -> None:
+    """Raise InvalidRequestError if there are too many values in `value`, or they are nested too deeply."""
     values = 0
     for depth, level in enumerate(levels_of(value)):
         values += len(level)
@@ -333,7 +291,6 @@ def _require_bounded(value: Any) -> int:
             raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} levels deep")
         if values > MAX_JSON_VALUES:
             raise InvalidRequestError(TOO_MANY_VALUES)
-    return values
 
 
 SEND_TIMEOUT = 30.0

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from a2a.server.context import ServerCallContext
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from ...lifecycle.references import Scope
 from ...operations.errors import LimitExceededError
 from ..auth.refusal_log import RefusalLog, RequestSource
-from ..bindings.endpoints import CALLERS, rest_error
-from ..operations.limits import OwnerLimits
-from ..protocol_errors import RETRY_SECONDS, PermissionDeniedError, record_limit_error, to_a2a
-from .operation import DISCONNECTED, OK
+from ..bindings.endpoints import CLIENT_CLOSED_REQUEST, cancel_on_disconnect, rest_error, user_of
+from ..gate import Gate
+from ..pipeline import DISCONNECTED, OK
+from ..protocol_errors import PermissionDeniedError, retry_seconds, to_a2a, too_many_requests
+from .bodies import receive_body
+from .service_parameters import Endpoint
+
+MAX_BODY = 1 << 17
+"""Maximum size of a request body in bytes. The largest body is a signal with a payload of 64 KiB."""
 
 Report = Callable[[Request, str], Awaitable[dict[str, Any]]]
 """Handler of an operation. The parameters are the request and the caller's name. The result is the response body."""
 
 
-def json_endpoint(
-    limits: OwnerLimits, refusal_log: RefusalLog, name: str, report: Report
-) -> Callable[[Request], Awaitable[Response]]:
+def json_endpoint(gate: Gate, refusal_log: RefusalLog, name: str, report: Report) -> Endpoint:
     """Return an endpoint that counts each request in the metrics as the operation `name`, and against the caller's
     rate limit. Exceptions become errors in the format of the HTTP+JSON binding. Refused callers are logged."""
 
     async def endpoint(request: Request) -> Response:
-        outcome, user = OK, CALLERS.build_user(request)
+        outcome, owner = OK, user_of(request).user_name
         try:
-            await limits.count_request("", ServerCallContext(user=user))
-            return JSONResponse(await report(request, user.user_name))
+            await gate.count_request("", Scope(owner=owner))
+            await receive_body(request, gate, "", owner, MAX_BODY, may_be_empty=True)
+            return await cancel_on_disconnect(respond, request)
+        except ClientDisconnect:  # while the body was being read
+            outcome = DISCONNECTED
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as e:
             error = to_a2a(e)
             outcome = type(error).__name__
-            if isinstance(error, LimitExceededError):
-                record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), error)
             if isinstance(error, PermissionDeniedError):
-                refusal_log.record_denial(error, RequestSource.of_http(request), user.user_name)
-            return rest_error(error)
+                refusal_log.record_denial(error, RequestSource.of_http(request), owner)
+            response = rest_error(error)
+            if isinstance(error, LimitExceededError):
+                content = json.loads(bytes(response.body))
+                return too_many_requests(content, retry_seconds(error), response.media_type)
+            return response
         except BaseException:
             outcome = DISCONNECTED
             raise
         finally:
-            limits.metrics.count_request("", name, outcome)
+            gate.metrics.count_request("", name, outcome)
+
+    async def respond(request: Request) -> Response:
+        return JSONResponse(await report(request, user_of(request).user_name))
 
     return endpoint

@@ -23,7 +23,7 @@ from google.api import annotations_pb2
 
 from ...features.operations import OPERATIONS as FEATURE_OPERATIONS
 from ..auth.schemes import Scheme
-from ..bindings.rest import OPERATIONS, RestOperation
+from ..bindings.rest import REST_OPERATIONS, RestOperation
 from ..operations.validation import BOUNDS
 from ..protocol_errors import HEADER
 from .extra_operations import EXTRA_OPERATIONS, SCHEMAS
@@ -158,7 +158,7 @@ def _paths(*, has_schemes: bool) -> dict[str, dict[str, Any]]:
     }
     paths: dict[str, dict[str, Any]] = {AGENT_CARD_WELL_KNOWN_PATH: {"get": card}}
     for prefix in ("", TENANT):
-        for operation in OPERATIONS:
+        for operation in REST_OPERATIONS:
             for verb in operation.verbs:
                 path = prefix + _json_path(operation)
                 paths.setdefault(path, {})[verb.lower()] = _operation(operation, verb, prefix, has_schemes)

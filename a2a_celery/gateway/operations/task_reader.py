@@ -22,7 +22,7 @@ from ...store.codec import omit_contents
 from ...store.tasks.commands import list_tasks, read_task
 from ...store.tasks.listing import ListQuery, list_query, response
 from ...store.tasks.replies import Page
-from .limits import OwnerLimits, is_large
+from ..gate import Gate, is_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class TaskReader:
         return await response_with_tasks(query, page)
 
     async def error_of(
-        self, refusal: Refusal, scope: Scope, limits: OwnerLimits, *, archived: Reason = Reason.ENDED
+        self, refusal: Refusal, scope: Scope, gate: Gate, *, archived: Reason = Reason.ENDED
     ) -> A2AError:
         """Return the error of a refusal for the client. `archived` is the reason if the task is in the archive instead
         of the store.
@@ -124,7 +124,7 @@ class TaskReader:
         """
         if refusal.reason is Reason.MISSING:
             refusal = await self._archived(refusal, scope, archived)
-        return limits.error_of(scope.agent, refusal)
+        return gate.error_of(scope.agent, refusal)
 
     async def _archived(self, refusal: Refusal, scope: Scope, reason: Reason) -> Refusal:
         stored_task = await self.read(scope, refusal.task_id, history_length=0, artifacts=False)

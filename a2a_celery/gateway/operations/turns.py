@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, MutableMapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any
 
 from a2a.types import Message, SendMessageConfiguration, Task, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import UnsupportedOperationError
@@ -25,28 +24,6 @@ from ...store.log.pubsub import Wakeup
 from ...store.tasks.commands import read_final_task, read_task, unlist_task
 from ...store.tasks.replies import Accepted, FinalTask
 from ..metrics import Metrics
-
-EVENT_IDS = "a2a_event_ids"
-"""Key of a request's scope and its call context for the ids of the events that the SDK's dispatchers stream. A client
-resumes a stream with one of these ids (``Last-Event-ID``)."""
-
-IS_LAST = "a2a_is_last"
-"""Key of a call context for a flag that is true if the event that `events_of` has yielded last ends the stream."""
-
-
-async def events_of(
-    pages: AsyncGenerator[list[StreamEvent], None], state: MutableMapping[str, Any]
-) -> AsyncGenerator[Event, None]:
-    """Yield the events of `pages` one at a time for the SDK's dispatchers. Add the id of each event to the list
-    `EVENT_IDS` in `state`, if there is one, and set `IS_LAST`."""
-    ids: list[EventId | None] | None = state.get(EVENT_IDS)
-    async with aclosing(pages):
-        async for page in pages:
-            for event in page:
-                if ids is not None:
-                    ids.append(event.id)
-                state[IS_LAST] = event.is_last
-                yield event.event
 
 
 class TurnFollower:

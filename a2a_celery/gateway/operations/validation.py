@@ -22,16 +22,8 @@ from ...operations.errors import MAX_ID_LENGTH, invalid
 from ...operations.requests import check_request
 from ...store.tasks.listing import MAX_TOKEN_LENGTH
 from ..auth.schemes import Identity
+from ..call import Call
 from ..protocol_errors import LAST_EVENT_ID, Denial, PermissionDeniedError
-
-SIGNAL = "a2a_signal"
-"""Key of a call context for the body of a signal request."""
-
-PATH_PARAMETERS = "a2a_path_parameters"
-"""Key of a call context for the parameters of the path that are not fields of the request, by name."""
-
-PROTOCOL = "a2a_protocol"
-"""Key of a call context for the protocol version. The key is set only for clients that use 0.3."""
 
 BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": MAX_TOKEN_LENGTH}
 """Maximum length of the identifiers and page tokens in a request, by field. Most identifiers become part of a Redis
@@ -91,10 +83,10 @@ def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallC
     check_history_length(configuration, "configuration.history_length")
 
 
-def check_bounds(params: Proto, context: ServerCallContext) -> None:
+def check_bounds(params: Proto, call: Call) -> None:
     """Raise InvalidParamsError for an identifier or page token that is too long."""
     values = [(name, getattr(params, name)) for name in BOUNDS if name in params.DESCRIPTOR.fields_by_name]
-    for name, value in [*values, ("tenant", context.tenant)]:  # the tenant may be in the path and not in the request
+    for name, value in [*values, ("tenant", call.tenant)]:  # the tenant may be in the path and not in the request
         if len(value) > BOUNDS[name]:
             raise invalid(name, f"At most {BOUNDS[name]} characters.")
 
@@ -105,7 +97,7 @@ def check_history_length(holder: Proto, field: str = "history_length") -> None:
         raise invalid(field, "A number of messages, 0 or more.")
 
 
-def last_event_id(context: ServerCallContext) -> EventId | None:
+def last_event_id(call: Call) -> EventId | None:
     """Return the event id in the request's ``Last-Event-ID`` header, or None if the header is missing or empty.
 
     The stream of the response resumes after the event with this id.
@@ -113,7 +105,7 @@ def last_event_id(context: ServerCallContext) -> EventId | None:
     Raises:
         InvalidParamsError: The value of the header is not an event id.
     """
-    text = context.state.get("headers", {}).get(LAST_EVENT_ID)
+    text = call.headers.get(LAST_EVENT_ID)
     if not text:
         return None
     try:

@@ -28,9 +28,9 @@ from ...store.admin.samples import HOUR, SERIES, read_samples
 from ...store.admin.start_check import announced_workers, watchers
 from ...store.admin.usage import read_memory
 from ..auth.refusal_log import RefusalLog
+from ..gate import Gate
 from ..metrics import Metrics
 from ..middleware.json_endpoint import json_endpoint
-from ..operations.limits import OwnerLimits
 from .operator_request import OperatorRequest
 from .reports import announced_json, history_json, overview_json, worker_json
 from .role import OperatorRole
@@ -49,9 +49,6 @@ ANY_PHASE = "any"
 PATH = "/operator/v1"
 """Path prefix. The second segment distinguishes the paths from those of a tenant named ``operator``."""
 
-MAX_BODY = 1 << 17
-"""Maximum size of a request body in bytes. The largest body is a signal with a payload of 64 KiB."""
-
 
 class OperatorApi:
     """Operator's API of a gateway that serves `agents`."""
@@ -63,7 +60,7 @@ class OperatorApi:
         settings: Settings,
         store: AsyncStore,
         keys: Keys,
-        limits: OwnerLimits,
+        gate: Gate,
         refusal_log: RefusalLog,
         service: TaskService,
         clock: Clock = SYSTEM_CLOCK,
@@ -74,9 +71,9 @@ class OperatorApi:
         self._agents = agents
         self._store = store
         self._keys = keys
-        self._limits = limits
+        self._gate = gate
         self._refusal_log = refusal_log
-        self._metrics: Metrics = limits.metrics
+        self._metrics: Metrics = gate.metrics
         self._workers = FleetWorkers(app, settings.key_prefix, clock)
         self._lists = {
             "queued": keys.dispatch,
@@ -109,7 +106,7 @@ class OperatorApi:
             self.role.require(operator)
             return await route.respond(OperatorRequest(request, operator, self._app, self._service))
 
-        return json_endpoint(self._limits, self._refusal_log, route.name, respond)
+        return json_endpoint(self._gate, self._refusal_log, route.name, respond)
 
     async def overview(self, request: OperatorRequest) -> dict[str, Any]:
         """Return the metrics of the fleet and the memory usage of the store."""

@@ -13,7 +13,7 @@ from ...operations.errors import invalid
 from ...operations.service import TaskService
 from ...store import AsyncStore, Keys
 from ..auth.schemes import Identity
-from ..bindings.endpoints import CALLERS
+from ..bindings.endpoints import user_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +65,5 @@ class OperatorRequest:
 
     def owns(self, scope: Scope) -> bool:
         """Return True if a scope contains the operator's own tasks."""
-        user = CALLERS.build_user(self.http)
+        user = user_of(self.http)
         return scope.owner == self.operator and (not isinstance(user, Identity) or user.may_use(scope.tenant))

@@ -52,36 +52,25 @@ logger = logging.getLogger(__name__)
 _lines = LineLimit()
 
 
-MAX_DEBT = 60
-"""Maximum debt of a token bucket, in seconds that the bucket takes to refill to zero tokens."""
+def acquire_request(keys: Keys, scope: Scope, *, per_second: float, burst: int) -> Operation[float]:
+    """Take a token from the account's bucket for a request.
 
-
-def acquire_request(
-    keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0, overdraw: bool = False
-) -> Operation[float]:
-    """Charge the account's token bucket for a request or its response.
-
-    An account has one bucket for all agents. If the connection breaks, the call is repeated and may charge the bucket
-    twice.
+    An account has one bucket for all agents. If the connection breaks, the call is repeated and may take two tokens.
 
     Args:
         keys: Keys of the deployment.
         scope: Scope of the request, which determines the account.
         per_second: Tokens that are added to the bucket per second.
         burst: Capacity of the bucket in tokens.
-        cost: Tokens to remove from the bucket.
-        spare: Tokens that must remain for a following request. `cost` and `spare` together must not exceed `burst`.
-        overdraw: True to allow a negative balance. The debt never exceeds `MAX_DEBT`.
 
     Returns:
-        0 if the tokens were removed, or else the seconds until the bucket has enough tokens. With `overdraw`, the
-        tokens are always removed, and the result is the seconds until the bucket has `spare` tokens again.
+        0 if the token was taken, or else the seconds until the bucket has a token.
     """
-    return _acquire_request(keys.requests(scope), per_second, burst, cost, spare, overdraw)
+    return _acquire_request(keys.requests(scope), per_second, burst)
 
 
 @verb
-def _acquire_request(bucket: Key, per_second: float, burst: int, cost: int, spare: int, overdraw: bool) -> Reply[float]:
+def _acquire_request(bucket: Key, per_second: float, burst: int) -> Reply[float]:
     return Reply(lambda reply: int(reply) / 1e6)
 
 

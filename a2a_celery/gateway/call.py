@@ -1,0 +1,90 @@
+"""Call of an operation: what a client asks for, and what the gateway knows about the request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from a2a.server.context import ServerCallContext
+from pydantic import Field, SkipValidation
+
+from ..lifecycle import EventId
+from ..lifecycle.references import Scope
+from ..operations.errors import invalid
+from .auth.refusal_log import RequestSource
+
+if TYPE_CHECKING:
+    from .handler import GatewayHandler
+else:
+    GatewayHandler: TypeAlias = Any
+
+Worker: TypeAlias = Callable[..., Awaitable[Any]]
+"""Function that calls a function with arguments in a thread for the heavy work of an owner; see `Gate.work`."""
+
+
+class Call(ServerCallContext):
+    """Context of a call, which the SDK's adapters pass on unchanged.
+
+    Attributes:
+        handler: Handler of the agent that serves the call. At a shared address, the handler of requests without a
+            tenant, until `choose_agent` has read the tenant.
+        source: Function that returns the source of the request, for log lines.
+        agents: Handlers of the agents at a shared address, by name, or None.
+        base_url: Function that returns the URL of the gateway as the client knows it, or "" if it is unknown.
+        path: Path of the agent, or "" for the root.
+        protocol: Version of the protocol that the client speaks.
+        body: JSON body of an operation that is not part of A2A, or None.
+        path_parameters: Parameters of the path that are not fields of the request, by name.
+        has_begun: True if the call has reached an operation. A request that fails later was well-formed.
+        event_ids: Ids of the events that an adapter of the SDK streams, with which a client resumes the stream
+            (``Last-Event-ID``), or None if they are not sent.
+        is_last: True if the event that an adapter of the SDK streams ends the stream.
+        retry_after: Seconds after which the client may repeat a call that exceeded a limit, or None.
+    """
+
+    handler: SkipValidation[GatewayHandler]
+    source: SkipValidation[Callable[[], RequestSource]]
+    agents: SkipValidation[Mapping[str, GatewayHandler] | None] = None
+    base_url: SkipValidation[Callable[[], str]] = str
+    path: str = ""
+    protocol: str = "1.0"
+    body: SkipValidation[Any] = None
+    path_parameters: SkipValidation[dict[str, str]] = Field(default_factory=dict)
+    has_begun: bool = False
+    event_ids: SkipValidation[list[EventId | None] | None] = None
+    is_last: bool = False
+    retry_after: int | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """The caller's tenant and owner as a scope without an agent."""
+        return Scope(tenant=self.tenant, owner=self.user.user_name)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the request, or metadata of gRPC, with names in lower case."""
+        headers: Mapping[str, str] = self.state["headers"]
+        return headers
+
+    def choose_agent(self) -> None:
+        """At a shared address, choose the agent in the tenant, which has the form "agent" or "agent/tenant", and keep
+        the rest of the tenant. A single agent serves every tenant.
+
+        Source: A2A specification 4.4.6 (`AgentInterface.tenant`), 5.1 (the same result in every binding).
+
+        Raises:
+            InvalidParamsError: There are several agents, and the tenant does not begin with the name of one.
+        """
+        agents, self.agents = self.agents, None
+        if agents is None:
+            return
+        agent, _, tenant = self.tenant.partition("/")
+        if agent in agents:
+            self.handler, self.tenant, self.path = agents[agent], tenant, f"/agents/{agent}"
+        elif self.tenant and len(agents) > 1:
+            raise invalid("tenant", f"Send AGENT/{tenant or agent}, with the name of an agent: {', '.join(agents)}.")
+
+    def worker(self) -> Worker:
+        """Return a function that executes heavy work of the caller; see `Gate.work`."""
+        return partial(self.handler.gate.work, self.scope)
