@@ -177,13 +177,13 @@ def refuse(error: A2AError, run: OpenRun, events: RunEventQueue) -> Paused | Rej
     refused message answers `Turn.ask`, the next message answers the same question, unless a framework has recorded its
     own progress, which may include the refused answer.
     """
-    claim = run.claim
-    message = agent_message(error.message, claim.task.id, claim.task.context_id)
-    if claim.interrupted_state is None:
+    task, turn = run.claim.task, run.claim.turn
+    message = agent_message(error.message, task.id, task.context_id)
+    if turn.interrupted_state is None:
         return Rejection(message)
-    if claim.ask_count and not events.ended:
+    if turn.ask_count and not events.ended:
         run.refuse_answer()
-    return Paused(claim.interrupted_state, message)
+    return Paused(turn.interrupted_state, message)
 
 
 CANCEL_SHARE = 0.5
@@ -347,7 +347,7 @@ class Run:
         if not isinstance(answer, Claim):
             logger.info("run %s dropped: %s", self.ref.name, answer, extra=about(Action.RUN_DROPPED, self.ref.name))
             return None
-        if not answer.is_resolved:
+        if not answer.snapshot.is_resolved:
             self._claiming = claim
         return answer
 
@@ -598,7 +598,7 @@ def begin_agent(agent: RunningAgent) -> None:
     """Make the run available to the agent's code, whose asyncio task calls this function, and open the features that
     replay the journal of the turn."""
     RUNNING_AGENT.set(agent)
-    if agent.run.claim.journal:
+    if agent.run.claim.journal.entries:
         for kind in REPLAY_FEATURES:
             agent.feature(kind)
 

@@ -78,7 +78,7 @@ async def test_a_turn_without_saved_steps_begins_with_the_state_of_its_task(scen
     claim = await scene.seeds.claim_run()
 
     fresh, _ = start_execution(claim, scene)
-    execution, _ = start_execution(replace(claim, interrupted_state=INPUT_REQUIRED), scene)
+    execution, _ = start_execution(replace(claim, turn=replace(claim.turn, interrupted_state=INPUT_REQUIRED)), scene)
 
     assert [t.before for t in fresh.history] == [S.IDLE]
     assert [t.before for t in execution.history] == [S.INTERRUPTED]

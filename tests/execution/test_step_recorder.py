@@ -4,6 +4,7 @@ contents."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 from unittest.mock import MagicMock
@@ -189,8 +190,8 @@ async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> No
     claim = await scene.seeds.claim_run()
     assert state_before_begin(claim) == "IDLE"
 
-    vars_of = {field: getattr(claim, field) for field in claim.__slots__}
-    assert state_before_begin(Claim(**{**vars_of, "interrupted_state": INPUT_REQUIRED})) == "INTERRUPTED"
+    turn = replace(claim.turn, interrupted_state=INPUT_REQUIRED)
+    assert state_before_begin(replace(claim, turn=turn)) == "INTERRUPTED"
 
 
 def state_before_begin(claim: Claim) -> str:

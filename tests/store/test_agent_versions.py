@@ -77,7 +77,7 @@ async def test_a_run_of_another_version_is_claimed_only_on_request(seeds: Seeds,
 
     assert await versions.claim(ref, "2") == OtherVersion("1", b"")
     assert await versions.claim(ref, "") == OtherVersion("1", b"")
-    assert (await versions.claim_run(ref, "1")).other_version == ""
+    assert (await versions.claim_run(ref, "1")).journal.other_version == ""
 
 
 async def test_a_run_of_a_version_returns_the_options_of_its_publish(seeds: Seeds, versions: Versions) -> None:
@@ -90,7 +90,7 @@ async def test_a_task_moves_to_another_version_when_that_records_a_step(seeds: S
     task_id = await seeds.create_task()
     ref = await versions.suspend(await versions.claim_run(RunRef(task_id, 1), "1"))
     claim = await versions.claim_run(ref, "2", claims_other_version=True)
-    assert claim.other_version == "1"
+    assert claim.journal.other_version == "1"
     assert await versions.open_tasks() == {("agent", "1"): 1}, "nothing is recorded yet"
 
     await seeds.append_events(claim, JournalEntry("step#1", "step", "json", b"1", 2))
@@ -106,7 +106,7 @@ async def test_a_run_that_records_nothing_leaves_the_task_to_its_version(seeds: 
     next_run = (await seeds.recover_run(claim.ref)).next_run
     assert next_run is not None
 
-    assert (await versions.claim_run(RunRef(ref.task_id, next_run), "1")).other_version == ""
+    assert (await versions.claim_run(RunRef(ref.task_id, next_run), "1")).journal.other_version == ""
 
 
 async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versions) -> None:

@@ -65,7 +65,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     [name] = await store.redis.zrange(keys.leases, 0, -1)
     token = (await store.redis.hget(keys.task(task_id).record, "token")).decode()
     assert name.decode() == f"{task_id}.2"
-    running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
+    running = replace(claim, ref=RunRef(task_id, 2), token=token)
     await seeds.settle_run(running, status(CANCELED), written_count=2)
 
     assert await store.redis.delete(keys.metrics, keys.scopes) == 2  # these keys do not expire

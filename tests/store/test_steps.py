@@ -144,7 +144,7 @@ async def test_a_retry_gets_the_steps_of_the_attempt_before_it(
     )
 
     assert isinstance(retry, Claim)
-    assert (retry.turn, retry.attempt) == (1, 1)
+    assert (retry.turn.number, retry.turn.attempt) == (1, 1)
     assert retry.execution == (step(1), step(2, tool="search"))
 
 

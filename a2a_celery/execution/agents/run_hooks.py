@@ -91,8 +91,8 @@ class RunHooks:
         self._loop = asyncio.get_running_loop()
         self._order = asyncio.Lock()
         self._last: asyncio.Task[None] | None = None
-        task, caller = claim.task, Caller.from_json(claim.caller)
-        self.info = RunInfo(name, task.id, task.context_id, claim.ref.run, claim.attempt, claim.turn, caller)
+        task, turn, caller = claim.task, claim.turn, Caller.from_json(claim.turn.caller)
+        self.info = RunInfo(name, task.id, task.context_id, claim.ref.run, turn.attempt, turn.number, caller)
 
     @property
     def holds_end(self) -> bool:
@@ -101,7 +101,7 @@ class RunHooks:
 
     async def before(self, claim: Claim) -> None:
         """Call the `before_run` hooks. Their exceptions are treated like exceptions of the agent."""
-        self.info.message = claim.request.message
+        self.info.message = claim.turn.request.message
         for hook in self._before:
             try:
                 await _call_hook(hook, self.info)

@@ -45,8 +45,8 @@ class Turn(TurnMethods):
     def __init__(self, run: OpenRun, events: RunEventQueue, caller: Caller) -> None:
         self._run = run
         self._events = events
-        claim = run.claim
-        self._message = claim.task.history[claim.turn_messages[0]] if claim.ask_count else claim.request.message
+        task, turn = run.claim.task, run.claim.turn
+        self._message = task.history[turn.messages[0]] if turn.ask_count else turn.request.message
         self._agent = RUNNING_AGENT.get()
         self.execution = current_execution() or Execution()
         self.caller = caller
@@ -86,19 +86,19 @@ class Turn(TurnMethods):
     def metadata(self) -> Mapping[str, Any]:
         """Metadata of the request that began the run, or an empty mapping. After an answer to `ask`, this is the
         metadata of the request with the answer."""
-        return dict(MessageToDict(self._run.claim.request.metadata))
+        return dict(MessageToDict(self._run.claim.turn.request.metadata))
 
     @property
     def number(self) -> int:
         """Number of the turn: 1 for the first message of the task, 2 for the second. An answer to `ask` is also a
         message."""
-        return self._run.claim.turn
+        return self._run.claim.turn.number
 
     @property
     def attempt(self) -> int:
         """Number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost or shut
         down."""
-        return self._run.claim.attempt
+        return self._run.claim.turn.attempt
 
     @property
     def cancelled(self) -> bool:

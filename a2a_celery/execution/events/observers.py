@@ -77,7 +77,7 @@ def restored_execution(claim: Claim) -> Execution:
     If earlier runs stored no steps, the state is INTERRUPTED for a task that waited for its client, and IDLE otherwise.
     """
     if not claim.execution:
-        return Execution(ExecutionState.IDLE if claim.interrupted_state is None else ExecutionState.INTERRUPTED)
+        return Execution(ExecutionState.IDLE if claim.turn.interrupted_state is None else ExecutionState.INTERRUPTED)
     execution = Execution()
     execution.restore(step.transition for step in claim.execution)
     execution.return_to_idle()
@@ -97,7 +97,7 @@ class _StepObserver:
 
     def record(self, transition: Transition) -> None:
         safe_transition = replace(transition, detail=known_detail(transition)) if transition.detail else transition
-        step = Step(self._claim.ref.run, self._claim.attempt, self._runner, safe_transition)
+        step = Step(self._claim.ref.run, self._claim.turn.attempt, self._runner, safe_transition)
         self._on_loop(lambda: self._events.record(step))
 
     def show(self, transition: Transition) -> None:
@@ -120,7 +120,7 @@ def fields_of(agent: Agent, claim: Claim, transition: Transition) -> dict[str, S
         **known_detail(transition),
         "task_id": claim.task.id,
         "run": claim.ref.run,
-        "attempt": claim.attempt,
+        "attempt": claim.turn.attempt,
         "agent": agent.name,
         "from_state": transition.before.value,
         "to_state": transition.after.value,

@@ -194,7 +194,7 @@ class RunEventQueue(EventQueue):
         self._run = run
         self._hold = hold
         self._rewrite = rewrite
-        is_first = claim.turn == 1 and claim.version == 1
+        is_first = claim.turn.number == 1 and claim.snapshot.version == 1
         self.translator = Translator(claim.task, answer_allowed=is_first and answer_allowed)
         self._pending: list[RunRecord] = []
         self._written = 0

@@ -108,7 +108,7 @@ class Settlement:
                 token=claim.token,
                 written_count=written_count,
                 events=events,
-                ask_count=claim.ask_count + 1 if self._next_message_answers else 0,
+                ask_count=claim.turn.ask_count + 1 if self._next_message_answers else 0,
                 refuses_answer=run.refuses_answer,
                 read_count=run.read_count,
                 pause_us=self._pause_us,

@@ -99,7 +99,7 @@ class TaskAdapter:
 
     async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         self._loop = loop = asyncio.get_running_loop()
-        self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.caller))
+        self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.turn.caller))
         variables = (*CONTEXT_VARIABLES, CURRENT_RUN, RUNNING_AGENT)
         self._variables = [(variable, variable.get()) for variable in variables]  # the thread has a separate context
         self.turn.related_tasks = await run.own_tasks(self.turn.message.reference_task_ids)

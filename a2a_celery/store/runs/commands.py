@@ -32,46 +32,100 @@ MAX_LOST_BEFORE_CLAIM = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Run that a worker has claimed, with the data that its agent needs.
+class ClaimedTurn:
+    """Turn of a claimed run.
 
     Attributes:
-        token: Token of the claim, which each write of the run carries.
+        number: Number of the turn in its task.
+        attempt: Number of the run in the turn.
+        request: Request with the message that began the turn.
+        caller: Client that sent the message; see ``Caller.from_json``.
         ask_count: Number of newest client messages that answer the agent's `ask`, including answers that the agent
             refused.
         interrupted_state: State before the message of the turn, or None in the first turn.
-        options: Stored options of the run; see ``dispatch.RunOptions``.
-        task: Snapshot of the task at `version`, including the changes that the claim made.
-        is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
-        execution: Newest steps of the task or, in the task's first run before any retry, of a section, oldest first.
-        journal: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
-        journal_origin: Id of the first resubmitted task that had the journal, or the id of the task itself.
-        turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
-            the agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the
-            first turn of a task.
-        other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
-        sections: Sections of the claim, each with the parsed value that it added to the reply; see `value_of`.
+        messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which the
+            agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the first
+            turn of a task.
     """
 
-    ref: RunRef
-    token: str
-    turn: int
+    number: int
     attempt: int
     request: SendMessageRequest
     caller: bytes
     ask_count: int
     interrupted_state: TaskState | None
-    scope: Scope
-    options: bytes
+    messages: tuple[int, ...]
+
+    @property
+    def first_number(self) -> int:
+        """Number of the turn that began the journal of this turn."""
+        return self.number - self.ask_count
+
+    @property
+    def answers(self) -> tuple[int, ...]:
+        """Indexes, in the task's history, of the answers to the agent's `ask`, without refused answers."""
+        return self.messages[1:] if self.ask_count else ()
+
+    @property
+    def refusal_count(self) -> int:
+        """Number of answers that the agent has refused."""
+        return self.ask_count - len(self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Snapshot of a claimed task at `version`, including the changes that the claim made.
+
+    Attributes:
+        is_resolved: False if the task, its request or its journal has unresolved blob references. An agent must not
+            receive such a snapshot.
+    """
+
     task: Task
     version: int
-    is_resolved: bool = True
-    execution: tuple[Step, ...] = ()
-    journal: Mapping[str, JournalEntry] | None = field(default_factory=dict, repr=False)
-    journal_origin: str = ""
-    turn_messages: tuple[int, ...] = ()
+    is_resolved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJournal:
+    """Journal of a claimed run.
+
+    Attributes:
+        entries: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
+        origin: Id of the first resubmitted task that had the journal, or the id of the task itself.
+        other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
+    """
+
+    entries: Mapping[str, JournalEntry] | None = field(repr=False)
+    origin: str
     other_version: str = ""
-    sections: tuple[tuple[Section[Any], Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Run that a worker has claimed, with the data that its agent needs.
+
+    Attributes:
+        token: Token of the claim, which each write of the run carries.
+        options: Stored options of the run; see ``dispatch.RunOptions``.
+        execution: Newest steps of the task or, in the task's first run before any retry, of a section, oldest first.
+        sections: Sections of the claim, each with the parsed value that it added to the reply; see `value_of`.
+    """
+
+    ref: RunRef
+    token: str
+    scope: Scope
+    options: bytes
+    turn: ClaimedTurn
+    snapshot: Snapshot
+    journal: ClaimedJournal
+    execution: tuple[Step, ...]
+    sections: tuple[tuple[Section[Any], Any], ...]
+
+    @property
+    def task(self) -> Task:
+        """Task of the snapshot."""
+        return self.snapshot.task
 
     def value_of(self, kind: type[Section[Any]]) -> Any:
         """Return the value of the section of the class `kind`, or None if the claim had no such section."""
@@ -240,25 +294,30 @@ def _claim(
     stored_journal, origin, turn_messages, other_version, *values = reply[11:]
     entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
+    is_resolved = resolve_blobs or (
+        snapshot_is_resolved(snapshot) and not any(map(has_references, (request, *entries[1::2])))
+    )
     return Claim(
         ref,
         token,
-        int(turn),
-        int(attempt),
-        decode_as(SendMessageRequest, request),
-        caller,
-        int(ask_count),
-        state_of(interrupted_state) if interrupted_state else None,
         Scope.parse(scope.decode()),
         options,
-        task,
-        newest.version,
-        resolve_blobs or (snapshot_is_resolved(snapshot) and not any(map(has_references, (request, *entries[1::2])))),
+        ClaimedTurn(
+            int(turn),
+            int(attempt),
+            decode_as(SendMessageRequest, request),
+            caller,
+            int(ask_count),
+            state_of(interrupted_state) if interrupted_state else None,
+            tuple(map(int, turn_messages.split())),
+        ),
+        Snapshot(task, newest.version, is_resolved),
+        ClaimedJournal(
+            None if stored_journal == b"" else journal_from(entries, ref.task_id),
+            origin.decode() or ref.task_id,
+            other_version.decode(),
+        ),
         tuple(decode_step(step) for step in steps),
-        None if stored_journal == b"" else journal_from(entries, ref.task_id),
-        origin.decode() or ref.task_id,
-        tuple(map(int, turn_messages.split())),
-        other_version.decode(),
         tuple((section, section.parse(ref.task_id, value)) for section, value in zip(sections, values, strict=True)),
     )
 

@@ -90,7 +90,7 @@ async def test_a_checkpoint_is_found_by_the_next_attempt_as_its_own(
 
     next_claim = await seeds.claim_run(claim.ref.task_id, run=2, session=True)
 
-    assert (next_claim.attempt, session_of(next_claim)) == (2, SavedSession(2, b"2", resumed=True))
+    assert (next_claim.turn.attempt, session_of(next_claim)) == (2, SavedSession(2, b"2", resumed=True))
 
 
 async def test_an_answer_does_not_resume_what_a_pause_saved(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -139,8 +139,8 @@ async def append_differently(world: Recorder, task_id: str, r: Record) -> None:
     if not (claim := world.claims.get(task_id)):
         return
     transition = Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, world.client.now_us)
-    steps = [Step(claim.ref.run, claim.attempt, "runner", transition)]
-    entry = JournalEntry("large#1", "step", "json", LARGE.encode(), turn=claim.turn)
+    steps = [Step(claim.ref.run, claim.turn.attempt, "runner", transition)]
+    entry = JournalEntry("large#1", "step", "json", LARGE.encode(), turn=claim.turn.number)
     events: Sequence[Any] = world.chance.choice(
         [
             [status(COMPLETED), status(WORKING)],
