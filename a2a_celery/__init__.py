@@ -38,7 +38,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from .execution.agents.run_hooks import RunInfo
     from .execution.agents.turn import Turn
-    from .execution.events.steps import current_execution
+    from .execution.events.activities import current_execution
     from .execution.plain_tasks.plain_task import current_turn
     from .features.questions.answer import Answer
     from .features.sessions.session import ContextSession, current_session
@@ -58,7 +58,7 @@ else:
         "RunInfo": "execution.agents.run_hooks",
         "TaskHandle": "submission",
         "Turn": "execution.agents.turn",
-        "current_execution": "execution.events.steps",
+        "current_execution": "execution.events.activities",
         "current_session": "features.sessions.session",
         "current_step_key": "features.steps.journal",
         "current_turn": "execution.plain_tasks.plain_task",

@@ -75,12 +75,12 @@ from .agents.adapters import Adapter, UnusableAdapter
 from .agents.run_hooks import RunHooks, run_hooks
 from .agents.running_agent import CURRENT as RUNNING_AGENT
 from .agents.running_agent import RunningAgent
+from .events.activities import CURRENT_EXECUTION, Execution
 from .events.observers import CeleryEventEmitter, begin_execution, restored_execution
 from .events.queue import RunEventQueue
 from .events.release import RunRelease
 from .events.run_telemetry import observe_run, report_begin, report_end, report_problem
 from .events.settlement import Settlement
-from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import CeleryLimits, Limits, limits_of, out_of_time, time_left
 from .open_run import OpenRun
 from .plain_tasks.threaded_call import ThreadedCall, canvas_release, retry_release

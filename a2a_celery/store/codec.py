@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from ..lifecycle import Event, EventId, LogEntry, event_of_response, kind_of
-from ..lifecycle.execution import Step, encode_step
+from ..lifecycle.execution import Activity, encode_activity
 from ..lifecycle.fold import ArtifactFold, answer_status, fold
 from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry
 from ..lifecycle.references import quote_key_part
@@ -108,8 +108,8 @@ def event_arguments(event: RunRecord) -> EventArguments:
         TypeError: The event is a complete task.
     """
     match event:
-        case Step():
-            return EventArguments("X", "", "", encode_step(event))
+        case Activity():
+            return EventArguments("X", "", "", encode_activity(event))
         case JournalEntry():
             return EventArguments("J", event.key, "", encode_entry(event))
         case Task():
@@ -137,7 +137,7 @@ EntryToWrite = Annotated[JournalEntry, event_arguments]
 """Journal entry as an argument of a script, with its key as `subject`."""
 
 EventsToWrite = Annotated[Sequence[RunRecord], _all_arguments]
-"""Events, steps and journal entries as an argument of a script."""
+"""Events, activities and journal entries as an argument of a script."""
 
 
 class ArtifactArguments(NamedTuple):

@@ -38,7 +38,7 @@ def names() -> dict[str, set[str]]:
 
 @cache
 def words(name: str) -> frozenset[str]:
-    """Return the words of a name: "StepRecorder" has "step" and "recorder"."""
+    """Return the words of a name: "ActivityRecorder" has "step" and "recorder"."""
     return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name))
 
 

@@ -289,7 +289,7 @@ def test_nothing_is_skipped_but_a_broker_or_an_engine_that_is_missing() -> None:
     assert marker_files == set()
 
 
-OWNED = {"OpenRun", "RunEventQueue", "Settlement", "StepRecorder"}
+OWNED = {"OpenRun", "RunEventQueue", "Settlement", "ActivityRecorder"}
 """Classes whose attributes only their own methods assign."""
 
 

@@ -28,7 +28,7 @@ from a2a_celery.store.runs.commands import (
     revoke_run,
 )
 from a2a_celery.store.runs.publication import acquire_due_runs
-from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.runs.release import read_activities
 from a2a_celery.store.runs.suspension import suspend_run, take_signal
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from a2a_celery.store.tasks.replies import CanceledNow
@@ -265,7 +265,7 @@ async def test_a_signal_resumes_the_run_that_waits_for_it(
 
     reply = await suspensions.send_signal(claim.ref.task_id, "go", b'{"by":"ann"}')
 
-    steps = await store.run(read_steps(keys, claim.ref.task_id))
+    steps = await store.run(read_activities(keys, claim.ref.task_id))
     assert steps is not None
     assert 0 < steps.resumed_us <= steps.now_us
     assert reply == SignalResumed(RunRef(claim.ref.task_id, 2), "agent", b'{"retries":2}')

@@ -18,8 +18,8 @@ from ...lifecycle.events import parts_of, portable_metadata
 from ...lifecycle.json_values import portable_text
 from ...lifecycle.outcomes import agent_message
 from ...lifecycle.states import WORKING
+from ..events.activities import Execution, OpenActivity, current_execution
 from ..events.queue import RunEventQueue
-from ..events.steps import Execution, OpenStep, current_execution
 from ..open_run import OpenRun
 from .blocking_turn import BlockingTurn
 from .running_agent import CURRENT as RUNNING_AGENT
@@ -36,7 +36,8 @@ class Turn(TurnMethods):
     returns the earlier answers immediately.
 
     Attributes:
-        execution: State machine of the run, with its state, history and listeners. The run's steps change the state.
+        execution: State machine of the run, with its state, history and listeners. The run's activities change the
+            state.
         caller: Identity of the client: user name, authentication, tenant and requested extensions.
         related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
             agent are included.
@@ -130,14 +131,14 @@ class Turn(TurnMethods):
             event.status.message.CopyFrom(message)
         await self._events.enqueue_event(event)
 
-    def model_call(self, model: str = "") -> OpenStep:
+    def model_call(self, model: str = "") -> OpenActivity:
         """Record a model call that lasts for the block ``async with turn.model_call("…"):``.
 
         This method does not block and is thread-safe; see ``docs/execution.md``.
         """
         return self.execution.model_call(model)
 
-    def tool_call(self, name: str) -> OpenStep:
+    def tool_call(self, name: str) -> OpenActivity:
         """Record a tool call that lasts for the block ``async with turn.tool_call("search"):``."""
         return self.execution.tool_call(name)
 

@@ -19,7 +19,7 @@ from a2a.types import Message, Task, TaskState, TaskStatusUpdateEvent
 from ...concurrency import LeanEvent
 from ...errors import BlobsUnavailable
 from ...lifecycle import Event, Failure, is_interrupted, is_terminal
-from ...lifecycle.execution import Step
+from ...lifecycle.execution import Activity
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.states import COMPLETED, WORKING
 from ...store import Operation
@@ -29,8 +29,8 @@ from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun
 from ...store.tasks.commands import read_task
 from ..open_run import OpenRun
+from .activities import ACTIVITY_DELAY, ActivityRecorder
 from .settlement import drop
-from .steps import STEP_DELAY, StepRecorder
 from .translator import Translator, reported_error
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ WriteEnd = Callable[[list[RunRecord], int], Awaitable[Failure | RunLost | None]]
 
 MAX_EVENTS_PER_WRITE = 64
 CONFIRMATION_TIMEOUT = 1.0
-"""Maximum seconds for which a cancelled agent waits until the result of a finished step is recorded."""
+"""Maximum seconds for which a cancelled agent waits until the result of a finished activity is recorded."""
 
 MAX_PENDING = 256
 """Number of unwritten events at which `enqueue_event` waits for the store."""
@@ -168,9 +168,9 @@ class RunEventQueue(EventQueue):
         ends_on_return: True to write a terminal event only when the agent has returned.
         rewrite: Function that passes an event of the agent through the hooks and returns the event to send, or None
             without hooks.
-        on_end: Function that receives the terminal state of the task before the state is queued, or None. Steps that
-            the function records precede the state.
-        step_delay: Maximum seconds that a step waits to be written together with an event.
+        on_end: Function that receives the terminal state of the task before the state is queued, or None. Activities
+            that the function records precede the state.
+        activity_delay: Maximum seconds that an activity waits to be written together with an event.
 
     Attributes:
         translator: Translator of the agent's events.
@@ -188,7 +188,7 @@ class RunEventQueue(EventQueue):
         ends_on_return: bool = False,
         rewrite: Callable[[Event], Awaitable[Event]] | None = None,
         on_end: Callable[[TaskState], None] | None = None,
-        step_delay: float = STEP_DELAY,
+        activity_delay: float = ACTIVITY_DELAY,
     ) -> None:
         claim = run.claim
         self._run = run
@@ -206,7 +206,7 @@ class RunEventQueue(EventQueue):
         self.blob_error: BlobsUnavailable | None = None
         self.agent_error: Exception | None = None
         self._unconfirmed: dict[int, asyncio.Future[None]] = {}
-        self._steps = StepRecorder(self._pending, run, self._wake_writer, step_delay, on_end)
+        self._activities = ActivityRecorder(self._pending, run, self._wake_writer, activity_delay, on_end)
         self._writer = Writer(
             self._write, over=self._is_over, ended=self._on_writer_end, name=f"a2a-events-{claim.ref.name}"
         )
@@ -279,10 +279,10 @@ class RunEventQueue(EventQueue):
         if self._accepts_events and not self.paused and len(self._pending) < MAX_PENDING:
             self._add(self.translator.translate(event))
 
-    def record(self, step: Step) -> None:
-        """Record an execution step, which resets the idle time of the agent."""
+    def record(self, activity: Activity) -> None:
+        """Record an execution activity, which resets the idle time of the agent."""
         self._run.idle_clock.touch()
-        self._steps.record(step)
+        self._activities.record(activity)
 
     def add_entries(self, entries: Sequence[JournalEntry]) -> None:
         """Queue journal entries, to be written with the next events."""
@@ -481,8 +481,8 @@ class RunEventQueue(EventQueue):
         """Return the records to write next, without a state that is held back; see `EndPolicy` and `_stays_silent`."""
         ready = list(self._pending)
         if self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended):
-            while ready and isinstance(ready.pop(), Step | JournalEntry):
-                pass  # a step after a held state is also held back
+            while ready and isinstance(ready.pop(), Activity | JournalEntry):
+                pass  # an activity after a held state is also held back
         return ready[:MAX_EVENTS_PER_WRITE]
 
     async def _stays_silent(self) -> bool:
@@ -559,7 +559,7 @@ class RunEventQueue(EventQueue):
     def _add(self, events: list[Event]) -> None:
         if events:
             if self.ended:
-                self._steps.end(self.state)
+                self._activities.end(self.state)
             self._cancel_announcement()
             self._pending.extend(events)
             self._wake_writer()

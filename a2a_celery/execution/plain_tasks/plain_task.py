@@ -41,8 +41,8 @@ from ..agents.adapters import Reply
 from ..agents.running_agent import CURRENT as RUNNING_AGENT
 from ..agents.turn import Turn
 from ..celery.request import RUN_IS_OVER, RunConcluded, RunFailed
+from ..events.activities import CURRENT_EXECUTION
 from ..events.queue import RunEventQueue
-from ..events.steps import CURRENT_EXECUTION
 from ..open_run import OpenRun
 from ..process.forced_stop import in_pool_child
 from .threaded_call import max_attempts, retry_options, time_of

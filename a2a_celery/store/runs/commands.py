@@ -10,7 +10,7 @@ from typing import Any
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
 from ...lifecycle import EventKind, is_terminal, kind_of
-from ...lifecycle.execution import Step, decode_step
+from ...lifecycle.execution import Activity, decode_activity
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
@@ -108,7 +108,8 @@ class Claim:
     Attributes:
         token: Token of the claim, which each write of the run carries.
         options: Stored options of the run; see ``dispatch.RunOptions``.
-        execution: Newest steps of the task or, in the task's first run before any retry, of a section, oldest first.
+        activities: Newest activities of the task or, in the task's first run before any retry, of a section, oldest
+            first.
         sections: Sections of the claim, each with the parsed value that it added to the reply; see `value_of`.
     """
 
@@ -119,7 +120,7 @@ class Claim:
     turn: ClaimedTurn
     snapshot: Snapshot
     journal: ClaimedJournal
-    execution: tuple[Step, ...]
+    activities: tuple[Activity, ...]
     sections: tuple[tuple[Section[Any], Any], ...]
 
     @property
@@ -290,7 +291,7 @@ def claim_run(
 def _claim(
     reply: Sequence[Any], ref: RunRef, token: str, sections: Sequence[Section[Any]], *, resolve_blobs: bool
 ) -> Claim:
-    _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, steps = reply[:11]
+    _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, activities = reply[:11]
     stored_journal, origin, turn_messages, other_version, *values = reply[11:]
     entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
@@ -317,7 +318,7 @@ def _claim(
             origin.decode() or ref.task_id,
             other_version.decode(),
         ),
-        tuple(decode_step(step) for step in steps),
+        tuple(decode_activity(activity) for activity in activities),
         tuple((section, section.parse(ref.task_id, value)) for section, value in zip(sections, values, strict=True)),
     )
 

@@ -1,5 +1,5 @@
 """Commands on retried runs, on runs delegated to a canvas, on runs that workers without this package execute, and on
-stored execution steps.
+stored execution activities.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from a2a.types import Task, TaskState
 
 from ...lifecycle import Event
-from ...lifecycle.execution import Step, decode_step
+from ...lifecycle.execution import Activity, decode_activity
 from ...lifecycle.journal import RunRecord
 from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
@@ -297,13 +297,13 @@ def _parse_record(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """Newest steps of a task, oldest first.
+class Activities:
+    """Newest activities of a task, oldest first.
 
     Attributes:
         run: Number of the newest run.
-        running: True if the newest run is claimed, so that its steps may be incomplete.
-        now_us: Time at which the steps were read, in µs by the store's clock.
+        running: True if the newest run is claimed, so that its activities may be incomplete.
+        now_us: Time at which the activities were read, in µs by the store's clock.
         version: Version of the agent's code that began the turn, or "".
         scope: Agent, tenant and owner of the task.
         trace: W3C traceparent of the newest turn, or "".
@@ -311,7 +311,7 @@ class Steps:
         resumed_us: Time of the store, in µs, at which the newest suspension of the turn ended, or 0.
     """
 
-    steps: list[Step]
+    activities: list[Activity]
     agent: str
     context_id: str
     state: TaskState
@@ -326,19 +326,32 @@ class Steps:
 
 
 @verb
-def read_steps(keys: Keys, task_id: TaskId) -> Reply[Steps | None]:
-    """Read the newest steps of a task of any owner.
+def read_activities(keys: Keys, task_id: TaskId) -> Reply[Activities | None]:
+    """Read the newest activities of a task of any owner.
 
     Returns:
-        The steps, or None if the task does not exist.
+        The activities, or None if the task does not exist.
     """
 
-    def parse(reply: Sequence[Any]) -> Steps | None:
+    def parse(reply: Sequence[Any]) -> Activities | None:
         if not reply:
             return None
-        now_us, agent, context_id, state, run, phase, version, steps, scope, trace, is_resubmittable, resumed_us = reply
-        return Steps(
-            [decode_step(step) for step in steps],
+        (
+            now_us,
+            agent,
+            context_id,
+            state,
+            run,
+            phase,
+            version,
+            activities,
+            scope,
+            trace,
+            is_resubmittable,
+            resumed_us,
+        ) = reply
+        return Activities(
+            [decode_activity(activity) for activity in activities],
             agent.decode(),
             context_id.decode(),
             state_of(state),

@@ -15,7 +15,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.features.idempotency.section import IdempotencyKey
 from a2a_celery.features.limits.section import LimitedMessages
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
-from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
+from a2a_celery.lifecycle.execution import Activity, ExecutionState, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.references import Scope
@@ -51,7 +51,7 @@ Limits = Mapping[str, int]
 """Values of limits by name."""
 
 ONE = {"concurrent": 1, "queued": 1}
-STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
+STEP = Activity(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
 RESULT = JournalEntry("fetch#1", "step", "json", b"1" * 50)
 EACH = [{"concurrent": 1}, {"queued": 1}]
 

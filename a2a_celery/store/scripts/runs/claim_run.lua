@@ -2,9 +2,9 @@
 -- the run is a retry.
 -- returns {'dropped', reason} | {'other_version', version, options}: see lib/versions.lua
 --       | {'unrecorded', context}: the caller must repeat the call with the event of the retry
---       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, steps,
+--       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, activities,
 --       journal, journal_origin, turn_messages, other_version, value of each section…}
---       steps are the newest steps of the task. In the task's first run before any retry, sections determine the steps.
+--       activities are the newest activities of the task. In the task's first run before any retry, sections determine the activities.
 --       journal is {key, entry, …}, or '' if the journal is too large; see read_journal
 --       other_version is the version to which the journal belongs, or '' if it is the version of the worker
 -- requires: context_queue, journal, metrics, notifications, own_metadata, runs, snapshot, states, status, tasks, time, transitions, versions
@@ -63,10 +63,10 @@ if r.phase == 'queued' then
   save_record(keys, r)
 end
 local is_first = r.turn == 1 and r.attempt == 1 and retries == 0
-local steps = is_first and {} or newest_steps(keys)
+local activities = is_first and {} or newest_activities(keys)
 return {
   'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.ask_count or '0', r.interrupted_state or '', r.scope,
-  r.options or '', snapshot(keys, r, -1, true), steps,
+  r.options or '', snapshot(keys, r, -1, true), activities,
   small_journal(keys, r) or '', r.journal_origin or '', r.turn > 1 and r.turn_messages or '',
-  r.claimed_version and r.code_version or '', claimed_sections(keys, r, is_first and steps),
+  r.claimed_version and r.code_version or '', claimed_sections(keys, r, is_first and activities),
 }
