@@ -22,7 +22,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from ..lifecycle import Event, EventId, LogEntry, event_of_response, kind_of
 from ..lifecycle.execution import Activity, encode_activity
-from ..lifecycle.fold import ArtifactFold, answer_status, fold
+from ..lifecycle.fold import ArtifactFold, fold, message_status
 from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry
 from ..lifecycle.references import quote_key_part
 from .blobs.references import (
@@ -281,7 +281,7 @@ def omit_contents(task: Task, history_length: int | None, *, artifacts: bool = T
         task.ClearField("artifacts")
 
 
-def direct_answer(reply: Sequence[Any]) -> Message | None:
+def direct_message(reply: Sequence[Any]) -> Message | None:
     """Return the agent's message if it is the agent's only event, or None."""
     if isinstance(reply[-1], FoldedTask):
         return None
@@ -340,7 +340,7 @@ def _decode(content: bytes, recorded_us: int | None = None) -> Event:
 def _status(content: bytes, at: int) -> TaskStatus:
     event = _decode(content, at)
     if isinstance(event, Message):
-        return answer_status(event, at)
+        return message_status(event, at)
     assert isinstance(event, TaskStatusUpdateEvent)
     return event.status
 

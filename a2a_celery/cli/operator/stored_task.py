@@ -181,7 +181,7 @@ def show_execution(context: click.Context, task_id: str, agent: str | None, as_l
     if activities is None or agent not in (None, activities.agent):
         raise missing_task(a2a, task_id, agent)
     if not as_lines:
-        version = f", version {activities.version}" if activities.version else ""
+        version = f", version {activities.code_version}" if activities.code_version else ""
         of_agent, state = f"{activities.agent}{version}", state_name(activities.state)
         heading = f"task {task_id} ({of_agent}, context {activities.context_id}): {state}"
         click.echo(printable(heading))

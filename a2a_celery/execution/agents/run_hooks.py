@@ -223,8 +223,8 @@ async def _call_hook(hook: Callable[..., Any], info: RunInfo) -> None:
         _HookRaised: See `_result`.
     """
     call = hook if inspect.iscoroutinefunction(hook) else partial(call_in_thread, hook)
-    answer = await _result(partial(call, info))
-    await _result(lambda: answer)
+    result = await _result(partial(call, info))
+    await _result(lambda: result)
 
 
 async def _result(call: Callable[[], Any]) -> Any:
@@ -235,8 +235,8 @@ async def _result(call: Callable[[], Any]) -> Any:
     """
     task = asyncio.current_task()
     try:
-        answer = call()
-        return await answer if inspect.isawaitable(answer) else answer
+        result = call()
+        return await result if inspect.isawaitable(result) else result
     except BaseException as e:
         if isinstance(e, asyncio.CancelledError) and task is not None and task.cancelling():
             raise

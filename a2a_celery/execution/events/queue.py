@@ -36,12 +36,12 @@ from .translator import Translator, reported_error
 T = TypeVar("T")
 R = TypeVar("R", bound=Released | SuspendedRun)
 
-TURNS_TO_RETURN = 5
+ITERATIONS_TO_RETURN = 5
 """Number of iterations of the event loop between the return of an agent and the call to `settle`."""
 
 
 class Writer:
-    """Writer that calls `write` in an asyncio task, `TURNS_TO_RETURN` iterations of the event loop after a request.
+    """Writer that calls `write` in an asyncio task, `ITERATIONS_TO_RETURN` iterations of the event loop after a call.
 
     An agent returns a few iterations of the event loop after its last event. Writing the event and the outcome of the
     run together saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.
@@ -76,7 +76,7 @@ class Writer:
         """Request a write. A write in progress also writes the new events."""
         if not self._called:
             self._called = True
-            self._begin(TURNS_TO_RETURN)
+            self._begin(ITERATIONS_TO_RETURN)
 
     async def stop(self) -> None:
         """Stop without writing the pending events."""
@@ -95,12 +95,12 @@ class Writer:
             await asyncio.wait({task})
         return task
 
-    def _begin(self, turns: int) -> None:
+    def _begin(self, iterations: int) -> None:
         loop = asyncio.get_running_loop()
         if self._over():
             return
-        if turns:
-            loop.call_soon(self._begin, turns - 1, context=self._context)
+        if iterations:
+            loop.call_soon(self._begin, iterations - 1, context=self._context)
             return
         self._task = loop.create_task(self._write_all(), name=self._name, context=self._context)
         self._task.add_done_callback(self._forget)
@@ -164,7 +164,7 @@ class RunEventQueue(EventQueue):
     Args:
         run: The run.
         hold: Seconds to hold back WORKING or an interrupted state in case a further event follows.
-        answer_allowed: True if the first event of the task may be a message without a task.
+        message_allowed: True if the first event of the task may be a message without a task.
         ends_on_return: True to write a terminal event only when the agent has returned.
         rewrite: Function that passes an event of the agent through the hooks and returns the event to send, or None
             without hooks.
@@ -184,7 +184,7 @@ class RunEventQueue(EventQueue):
         run: OpenRun,
         *,
         hold: float,
-        answer_allowed: bool = True,
+        message_allowed: bool = True,
         ends_on_return: bool = False,
         rewrite: Callable[[Event], Awaitable[Event]] | None = None,
         on_end: Callable[[TaskState], None] | None = None,
@@ -195,7 +195,7 @@ class RunEventQueue(EventQueue):
         self._hold = hold
         self._rewrite = rewrite
         is_first = claim.turn.number == 1 and claim.snapshot.version == 1
-        self.translator = Translator(claim.task, answer_allowed=is_first and answer_allowed)
+        self.translator = Translator(claim.task, message_allowed=is_first and message_allowed)
         self._pending: list[RunRecord] = []
         self._written = 0
         self._state = QueueState.OPEN
@@ -390,11 +390,11 @@ class RunEventQueue(EventQueue):
             self._pending.extend(self.translator.translate(final))
         if not self._pending and self.ended:  # a terminal state that was written has already closed the run
             return None
-        answer = await write(list(self._pending), self._written)
-        if isinstance(answer, RunLost):
+        reply = await write(list(self._pending), self._written)
+        if isinstance(reply, RunLost):
             self.mark_lost()
             return None
-        return answer
+        return reply
 
     async def release(
         self,
@@ -419,10 +419,10 @@ class RunEventQueue(EventQueue):
         if final is not None and not self.ended:
             self._pending.extend(self.translator.translate(final))
         while not self._run.is_lost:
-            answer = await self._run.execute(make_release(self._written, list(self._pending), replacement))
-            if not isinstance(answer, Illegal):
-                return answer
-            drop(self._pending, answer, self._run.claim)
+            reply = await self._run.execute(make_release(self._written, list(self._pending), replacement))
+            if not isinstance(reply, Illegal):
+                return reply
+            drop(self._pending, reply, self._run.claim)
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:
@@ -500,17 +500,17 @@ class RunEventQueue(EventQueue):
 
     async def _append(self, batch: list[RunRecord]) -> None:
         claim = self._run.claim
-        answer = await self._run.execute(
+        reply = await self._run.execute(
             append(self._run.keys, claim.ref, token=claim.token, written_count=self._written, events=batch)
         )
-        match answer:
+        match reply:
             case Written():
                 self._confirm(len(batch))
             case RunLost():
                 self.mark_lost()
             case Illegal():
-                self._cancel_confirmation(self._pending[answer.number - 1])
-                drop(self._pending, answer, claim)
+                self._cancel_confirmation(self._pending[reply.number - 1])
+                drop(self._pending, reply, claim)
                 self._progress.set()
 
     def _on_writer_end(self, writer: asyncio.Task[None]) -> None:

@@ -169,7 +169,7 @@ def _ends_in(events: Sequence[RunRecord], state: TaskState) -> bool:
     last = next((event for event in reversed(events) if not isinstance(event, Activity | JournalEntry)), None)
     if isinstance(last, TaskStatusUpdateEvent):
         return last.status.state == state
-    return last is not None and state == COMPLETED and kind_of(last) is EventKind.ANSWER
+    return last is not None and state == COMPLETED and kind_of(last) is EventKind.AGENT_MESSAGE
 
 
 def _mark_question(events: Sequence[RunRecord]) -> None:

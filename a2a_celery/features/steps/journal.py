@@ -389,9 +389,9 @@ class RunJournal(RunFeature):
         """Return the error that ends the run because the agent's code does not fit its journal."""
         cause = "The agent's code has changed since an earlier run of the turn, or calls its steps in another order"
         remedy = "Restore the code, or call the steps in the order of the earlier run,"
-        if version := self.run.claim.journal.other_version:
-            cause = f"The turn began with version {version} of the agent, and no worker has version {version}"
-            remedy = f"Start a worker with version {version}"
+        if code_version := self.run.claim.journal.other_code_version:
+            cause = f"The turn began with version {code_version} of the agent, and no worker has version {code_version}"
+            remedy = f"Start a worker with version {code_version}"
         error = StepsChanged(
             f"{problem}. {cause}. {remedy} and requeue the task (a2a requeue TASK), or requeue the task without its "
             "recorded results (a2a requeue TASK --from-start)"

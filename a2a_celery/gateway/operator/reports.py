@@ -159,7 +159,7 @@ def steps_json(task_id: str, steps: Activities) -> dict[str, Any]:
         "run": steps.run,
         "running": steps.running,
         "deadLetter": steps.is_resubmittable,
-        "version": steps.version,
+        "version": steps.code_version,
         "now": iso(steps.now_us),
         "traceId": next(iter(steps.trace.split("-")[1:2]), ""),
     }

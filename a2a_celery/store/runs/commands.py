@@ -93,12 +93,12 @@ class ClaimedJournal:
     Attributes:
         entries: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
         origin: Id of the first resubmitted task that had the journal, or the id of the task itself.
-        other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
+        other_code_version: Version of the agent's code that recorded the journal, or "" if it is this run's version.
     """
 
     entries: Mapping[str, JournalEntry] | None = field(repr=False)
     origin: str
-    other_version: str = ""
+    other_code_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +148,14 @@ class RetryUnrecorded:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherVersion:
-    """Refusal to claim a run with the stored `options`, because a different `version` of the code began the turn."""
+class OtherCodeVersion:
+    """Refusal to claim a run with the stored `options`, because a different `code_version` began the turn."""
 
-    version: str
+    code_version: str
     options: bytes
 
 
-NotClaimed = Dropped | RetryUnrecorded | OtherVersion
+NotClaimed = Dropped | RetryUnrecorded | OtherCodeVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +255,8 @@ def claim_run(
     retried: StatusToWrite | None = None,
     resolve_blobs: Unsent[bool] = True,
     worker: str = "",
-    version: str = "",
-    claims_other_version: bool = False,
+    code_version: str = "",
+    claims_other_code_version: bool = False,
     sections: Sections = (),
 ) -> Reply[Claim | NotClaimed]:
     """Claim a queued run. Only one caller receives the claim of a run.
@@ -273,14 +273,14 @@ def claim_run(
         retried: Event of the retry, which ends the previous attempt, or None.
         resolve_blobs: False to leave blob references unresolved. The caller may repeat the call with True.
         worker: Celery node name of the worker, or "" if Celery events are disabled.
-        version: Version of the agent's code in the worker, or "" for none.
-        claims_other_version: True to claim a run whose turn began with a different version.
+        code_version: Version of the agent's code in the worker, or "" for none.
+        claims_other_code_version: True to claim a run whose turn began with a different version.
         sections: Sections of features.
     """
 
     def parse(reply: Sequence[Any]) -> Claim | NotClaimed:
-        if reply[0] == b"other_version":
-            return OtherVersion(reply[1].decode(), reply[2])
+        if reply[0] == b"other_code_version":
+            return OtherCodeVersion(reply[1].decode(), reply[2])
         if reply[0] != b"claimed":
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
         return _claim(reply, ref, token, sections, resolve_blobs=resolve_blobs)
@@ -292,7 +292,7 @@ def _claim(
     reply: Sequence[Any], ref: RunRef, token: str, sections: Sequence[Section[Any]], *, resolve_blobs: bool
 ) -> Claim:
     _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, activities = reply[:11]
-    stored_journal, origin, turn_messages, other_version, *values = reply[11:]
+    stored_journal, origin, turn_messages, other_code_version, *values = reply[11:]
     entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
     is_resolved = resolve_blobs or (
@@ -316,7 +316,7 @@ def _claim(
         ClaimedJournal(
             None if stored_journal == b"" else journal_from(entries, ref.task_id),
             origin.decode() or ref.task_id,
-            other_version.decode(),
+            other_code_version.decode(),
         ),
         tuple(decode_activity(activity) for activity in activities),
         tuple((section, section.parse(ref.task_id, value)) for section, value in zip(sections, values, strict=True)),
@@ -344,7 +344,7 @@ def _ends_task(record: RunRecord) -> bool:
     """Return True if `record` ends the task. A message of the agent completes the task."""
     if isinstance(record, TaskStatusUpdateEvent):
         return is_terminal(record.status.state)
-    return isinstance(record, Message) and kind_of(record) is EventKind.ANSWER
+    return isinstance(record, Message) and kind_of(record) is EventKind.AGENT_MESSAGE
 
 
 @verb

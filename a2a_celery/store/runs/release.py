@@ -304,7 +304,7 @@ class Activities:
         run: Number of the newest run.
         running: True if the newest run is claimed, so that its activities may be incomplete.
         now_us: Time at which the activities were read, in µs by the store's clock.
-        version: Version of the agent's code that began the turn, or "".
+        code_version: Version of the agent's code that began the turn, or "".
         scope: Agent, tenant and owner of the task.
         trace: W3C traceparent of the newest turn, or "".
         is_resubmittable: True if the task keeps the data for a further run.
@@ -318,7 +318,7 @@ class Activities:
     run: int
     running: bool
     now_us: int = field(compare=False)
-    version: str = ""
+    code_version: str = ""
     scope: Scope = field(default_factory=Scope)
     trace: str = ""
     is_resubmittable: bool = False
@@ -336,20 +336,8 @@ def read_activities(keys: Keys, task_id: TaskId) -> Reply[Activities | None]:
     def parse(reply: Sequence[Any]) -> Activities | None:
         if not reply:
             return None
-        (
-            now_us,
-            agent,
-            context_id,
-            state,
-            run,
-            phase,
-            version,
-            activities,
-            scope,
-            trace,
-            is_resubmittable,
-            resumed_us,
-        ) = reply
+        now_us, agent, context_id, state, run, phase, code_version, activities = reply[:8]
+        scope, trace, is_resubmittable, resumed_us = reply[8:]
         return Activities(
             [decode_activity(activity) for activity in activities],
             agent.decode(),
@@ -358,7 +346,7 @@ def read_activities(keys: Keys, task_id: TaskId) -> Reply[Activities | None]:
             int(run),
             phase == b"running",
             int(now_us),
-            version.decode(),
+            code_version.decode(),
             Scope.parse(scope.decode()),
             trace.decode(),
             is_resubmittable == b"1",

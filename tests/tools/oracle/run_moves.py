@@ -125,8 +125,8 @@ async def claim_differently(world: Recorder, task_id: str, r: Record) -> None:
                 SteeringSection(),
             ],
             worker="celery@host",
-            version=world.chance.choice(["", "1", "2"]),
-            claims_other_version=world.chance.random() < 0.5,
+            code_version=world.chance.choice(["", "1", "2"]),
+            claims_other_code_version=world.chance.random() < 0.5,
         )
     )
     if isinstance(claim, Claim):

@@ -97,7 +97,7 @@
 --   journal_origin             id of the first resubmitted task before this task, if the task continues with the journal
 --                              of that task
 --   code_version, claimed_version
---                              see lib/versions.lua. A task that can be resubmitted keeps `code_version`
+--                              see lib/code_versions.lua. A task that can be resubmitted keeps `code_version`
 --   size, largest              bytes of the task (see lib/stored_bytes.lua), and bytes of the largest entry of its log
 --   quota_account              account whose sum of stored bytes includes the task; set by sections
 
