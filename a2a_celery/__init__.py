@@ -37,7 +37,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .execution.agents.turn import Turn
-    from .execution.events.steps import current_execution
+    from .execution.events.activities import current_execution
     from .execution.plain_tasks.threaded_call import current_turn
     from .features.hooks.run_hooks import RunInfo
     from .features.questions.answer import Answer
@@ -58,7 +58,7 @@ else:
         "RunInfo": "features.hooks.run_hooks",
         "TaskHandle": "submission",
         "Turn": "execution.agents.turn",
-        "current_execution": "execution.events.steps",
+        "current_execution": "execution.events.activities",
         "current_session": "features.sessions.session",
         "current_step_key": "features.steps.journal",
         "current_turn": "execution.plain_tasks.threaded_call",

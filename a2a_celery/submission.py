@@ -236,10 +236,10 @@ class Submissions:
 
 
 async def _signal(process: SubmissionProcess, task_id: str, signal: Signal) -> bool:
-    answer = await process.service.signal(task_id, signal)
-    if isinstance(answer, Refusal):
-        raise SignalRefused(str(answer))
-    return answer.has_resumed
+    result = await process.service.signal(task_id, signal)
+    if isinstance(result, Refusal):
+        raise SignalRefused(str(result))
+    return result.has_resumed
 
 
 class TaskHandle:

@@ -99,8 +99,9 @@ async def measure(store: CountingStore, agent: Code, count: int) -> Cost:
     claim = await Seeds(store, keys).claim_run()
 
     caller = Caller(user="ann")
+    claim = replace(claim, turn=replace(claim.turn, caller=caller.to_json()))
     settings = Settings(store_url="redis://127.0.0.1/0")
-    run = OpenRun(store, keys, replace(claim, caller=caller.to_json()), settings, AGENT)
+    run = OpenRun(store, keys, claim, settings, AGENT)
     events = RunEventQueue(run, hold=1)
     begin_agent(RunningAgent(run, events))
     turn = Turn(run, events, caller)

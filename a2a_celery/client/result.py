@@ -293,7 +293,7 @@ class ResultBuilder:
         if event is None:
             return
         if isinstance(event, Message):
-            if kind_of(event) is EventKind.ANSWER:
+            if kind_of(event) is EventKind.AGENT_MESSAGE:
                 self._message = Message()
                 self._message.CopyFrom(event)
             return

@@ -54,7 +54,7 @@ class TextStream:
             case Task() as task:
                 for artifact in task.artifacts:
                     yield from self._whole(artifact)
-            case Message() as message if kind_of(message) is EventKind.ANSWER:
+            case Message() as message if kind_of(message) is EventKind.AGENT_MESSAGE:
                 yield from self.message_pieces(Result(message))
 
     def message_pieces(self, result: Result) -> Iterator[TextPiece]:

@@ -103,10 +103,10 @@ VERSION_QUEUE_EXPIRY = timedelta(hours=1)
 """Time after which RabbitMQ deletes a version queue that no worker consumes. A watcher publishes its runs again."""
 
 
-def version_queue_name(queue: str, agent: str, version: str) -> str:
+def version_queue_name(queue: str, agent: str, code_version: str) -> str:
     """Return the name of the version queue that belongs to `queue`. A version queue contains runs for workers with
     that version of the agent."""
-    return f"{queue}.{agent}.{version}"
+    return f"{queue}.{agent}.{code_version}"
 
 
 def version_queue(app: Celery, name: str) -> Queue:

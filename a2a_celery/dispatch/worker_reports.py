@@ -60,8 +60,8 @@ def ask_workers(
         Exception: The broker is unavailable. Each transport raises its own exceptions.
     """
     target = {"destination": list(nodes), "limit": len(nodes)} if nodes else {}
-    answers = app.control.broadcast(command, arguments=arguments, reply=True, timeout=timeout, **target) or []
-    return {node: reply for answer in answers for node, reply in answer.items() if not nodes or node in nodes}
+    replies = app.control.broadcast(command, arguments=arguments, reply=True, timeout=timeout, **target) or []
+    return {node: report for reply in replies for node, report in reply.items() if not nodes or node in nodes}
 
 
 @dataclass(frozen=True, slots=True)

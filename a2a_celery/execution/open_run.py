@@ -212,8 +212,9 @@ class OpenRun:
             if not isinstance(claim, Claim):
                 raise asyncio.CancelledError
             self.claim = claim
-        if self.claim.journal is None:
-            self.claim = replace(self.claim, journal=await self._read_journal())
+        if self.claim.journal.entries is None:
+            journal = replace(self.claim.journal, entries=await self._read_journal())
+            self.claim = replace(self.claim, journal=journal)
 
     async def _read_journal(self) -> dict[str, JournalEntry]:
         entries: dict[str, JournalEntry] = {}

@@ -65,19 +65,19 @@ from ..lifecycle.references import RunRef
 from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from ..store import Operation
 from ..store.client.connection import run_with_retry
-from ..store.runs.commands import Claim, NotClaimed, OtherVersion, RetryUnrecorded, claim_run
+from ..store.runs.commands import Claim, NotClaimed, OtherCodeVersion, RetryUnrecorded, claim_run
 from ..telemetry.logs import about
 from ..telemetry.names import Action
-from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
 from .agents.running_agent import CURRENT as RUNNING_AGENT
 from .agents.running_agent import RunningAgent
+from .code_versions import forward_run
+from .events.activities import CURRENT_EXECUTION, Execution
 from .events.observers import CeleryEventEmitter, begin_execution, restored_execution
 from .events.queue import RunEventQueue
 from .events.release import RunRelease
 from .events.run_telemetry import observe_run, report_begin, report_end, report_problem
 from .events.settlement import Settlement
-from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import CeleryLimits, Limits, limits_of, out_of_time, time_left
 from .open_run import OpenRun
 from .plain_tasks.threaded_call import ThreadedCall
@@ -174,13 +174,13 @@ def refuse(error: A2AError, run: OpenRun, events: RunEventQueue) -> Paused | Rej
     refused message answers `Turn.ask`, the next message answers the same question, unless a framework has recorded its
     own progress, which may include the refused answer.
     """
-    claim = run.claim
-    message = agent_message(error.message, claim.task.id, claim.task.context_id)
-    if claim.interrupted_state is None:
+    task, turn = run.claim.task, run.claim.turn
+    message = agent_message(error.message, task.id, task.context_id)
+    if turn.interrupted_state is None:
         return Rejection(message)
-    if claim.ask_count and not events.ended:
+    if turn.ask_count and not events.ended:
         run.refuse_answer()
-    return Paused(claim.interrupted_state, message)
+    return Paused(turn.interrupted_state, message)
 
 
 CANCEL_SHARE = 0.5
@@ -326,24 +326,24 @@ class Run:
             max_attempts=self._agent.max_attempts,
             retries=self._retries,
             worker=self._emitter.worker if self._emitter else "",
-            version=self._agent.version or "",
+            code_version=self._agent.version or "",
             sections=[make_section(host.keys) for make_section in self._agent.selected(CLAIM_SECTIONS)],
         )
         # the claim may have succeeded although its reply was lost
-        answer = await run_with_retry(host.store, claim(resolve_blobs=False))
-        if isinstance(answer, RetryUnrecorded) and call is not None:
-            event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
-            answer = await run_with_retry(host.store, claim(retried=event, resolve_blobs=False))
-        if isinstance(answer, OtherVersion):
-            if await forward_run(host, self._agent, self.ref, answer):
+        reply = await run_with_retry(host.store, claim(resolve_blobs=False))
+        if isinstance(reply, RetryUnrecorded) and call is not None:
+            event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, reply.context_id)
+            reply = await run_with_retry(host.store, claim(retried=event, resolve_blobs=False))
+        if isinstance(reply, OtherCodeVersion):
+            if await forward_run(host, self._agent, self.ref, reply):
                 return None
-            answer = await run_with_retry(host.store, claim(claims_other_version=True, resolve_blobs=False))
-        if not isinstance(answer, Claim):
-            logger.info("run %s dropped: %s", self.ref.name, answer, extra=about(Action.RUN_DROPPED, self.ref.name))
+            reply = await run_with_retry(host.store, claim(claims_other_code_version=True, resolve_blobs=False))
+        if not isinstance(reply, Claim):
+            logger.info("run %s dropped: %s", self.ref.name, reply, extra=about(Action.RUN_DROPPED, self.ref.name))
             return None
-        if not answer.is_resolved:
+        if not reply.snapshot.is_resolved:
             self._claiming = claim
-        return answer
+        return reply
 
     def _open(self, claim: Claim, adapter: Adapter) -> tuple[OpenRun, RunEventQueue]:
         host, agent = self._host, self._agent
@@ -360,7 +360,7 @@ class Run:
         events = RunEventQueue(
             run,
             hold=agent.first_event_hold,
-            answer_allowed=not agent.delivers_messages,
+            message_allowed=not agent.delivers_messages,
             # another turn may follow the terminal event of an agent that messages reach
             ends_on_return=agent.saves_context_data or agent.serialize_context or agent.delivers_messages,
             on_end=self._execution.finish_in,
@@ -569,7 +569,7 @@ def begin_agent(agent: RunningAgent) -> None:
     """Make the run available to the agent's code, whose asyncio task calls this function, and open the features that
     replay the journal of the turn."""
     RUNNING_AGENT.set(agent)
-    if agent.run.claim.journal:
+    if agent.run.claim.journal.entries:
         for kind in REPLAY_FEATURES:
             agent.feature(kind)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from google.protobuf.message import Message as Proto
 
     from ..dispatch import RunOptions
+    from ..execution.events.activities import Execution
     from ..execution.events.queue import RunEventQueue
-    from ..execution.events.steps import Execution
     from ..execution.open_run import OpenRun
     from ..gateway.call import Call
     from ..gateway.handler import GatewayHandler
@@ -79,17 +79,19 @@ class Feature(Protocol):
         return None
 
 
-class RunSections(ABC):
-    """Sections of ``create_task`` and ``continue_task`` for the runs that messages begin.
+class ServiceFeature(Protocol):
+    """Use of a feature by one `TaskService`, because the settings of the fleet turn the feature on.
 
     Attributes:
-        is_enabled: False if the settings of the fleet exclude sections. The service then does not read the number of
-            the next run.
+        acts_on_runs: True if the feature has sections for the runs that messages begin. The service then reads the
+            number of the run before a message continues a task.
     """
 
-    is_enabled: bool
+    acts_on_runs: ClassVar[bool] = False
 
-    @abstractmethod
+    def section_for_scope(self, scope: Scope) -> Section[Any] | None:
+        """Return the section for a client's message or signal to a task in `scope`, or None for no section."""
+
     def section_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> Section[Any] | None:
         """Return the section for a message that may begin a run, or None for no section.
 
@@ -99,7 +101,6 @@ class RunSections(ABC):
             options: Options of the run.
         """
 
-    @abstractmethod
     def run_not_published(self) -> None:
         """Receive the notice that a message has begun a run whose section has not published the run."""
 

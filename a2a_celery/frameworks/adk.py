@@ -33,14 +33,14 @@ from google.genai.types import Part as GenAIPart
 from google.protobuf.json_format import MessageToDict, ParseDict
 from pydantic_core import to_jsonable_python
 
-from ..execution.events.steps import Execution, current_execution
+from ..execution.events.activities import Execution, current_execution
 from ..features.sessions.session import current_session
 from ..lifecycle.files import normalized_file
 from ..lifecycle.outcomes import AGENT_FAILED
 from ..lifecycle.questions import whole_numbers
 from ..lifecycle.states import COMPLETED, is_interrupted
 from .approvals import WORDS, call_text, decision_lines
-from .conversation import MAX_PAUSED, EarlyStops, OpenSteps
+from .conversation import MAX_PAUSED, EarlyStops, OpenActivities
 from .recorded_calls import MODEL, TOOL, OpenCalls, RecordedCall
 from .usage import Usage
 
@@ -150,7 +150,7 @@ class ContextSessionService(BaseSessionService):
 
 
 class ExecutionSteps(BasePlugin):
-    """ADK plugin that reports model and tool calls as execution steps and records their results.
+    """ADK plugin that reports model and tool calls as activities and records their results.
 
     A later run of the turn receives the recorded results; see `Turn.model_call` and ``docs/frameworks/adk.md``.
     `token_usage` returns an interceptor that reports tokens.
@@ -162,7 +162,7 @@ class ExecutionSteps(BasePlugin):
     def __init__(self, *, durable: bool = True) -> None:
         super().__init__(name="a2a_celery_steps")
         self._durable = durable
-        self._steps = OpenSteps()
+        self._activities = OpenActivities()
         self._calls = OpenCalls()
         self._usages: WeakKeyDictionary[Execution, Usage] = WeakKeyDictionary()
 
@@ -208,17 +208,17 @@ class ExecutionSteps(BasePlugin):
             if record is not None:
                 _apply(EventActions.model_validate(record["actions"]), callback_context)
                 return LlmResponse.model_validate(record["response"])
-        self._steps.model_call(key, llm_request.model or "")
+        self._activities.model_call(key, llm_request.model or "")
         return None
 
     async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
         if not llm_response.partial:
-            self._steps.end(_model_key(callback_context))
+            self._activities.end(_model_key(callback_context))
 
     async def on_model_error_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> None:
-        self._steps.end(_model_key(callback_context))
+        self._activities.end(_model_key(callback_context))
         self._calls.drop(_model_key(callback_context))
 
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
@@ -240,13 +240,13 @@ class ExecutionSteps(BasePlugin):
                 _apply(EventActions.model_validate(record["actions"]), tool_context)
                 result: dict[str, Any] = record["result"]
                 return result
-        self._steps.tool_call(key, tool.name)
+        self._activities.tool_call(key, tool.name)
         return None
 
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
     ) -> None:
-        self._steps.end(_tool_key(tool_context))
+        self._activities.end(_tool_key(tool_context))
         call, actions = self._calls.drop(_tool_key(tool_context)), tool_context.actions
         if call is not None and not actions.requested_tool_confirmations and not actions.requested_auth_configs:
             await _finish(call, {"result": {"result": None} if result is None else result}, actions)
@@ -254,7 +254,7 @@ class ExecutionSteps(BasePlugin):
     async def on_tool_error_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
     ) -> None:
-        self._steps.end(_tool_key(tool_context))
+        self._activities.end(_tool_key(tool_context))
         self._calls.drop(_tool_key(tool_context))
 
 

@@ -38,7 +38,7 @@ from ..lifecycle.events import data_part
 from ..lifecycle.files import normalized_file
 from ..lifecycle.outcomes import NEEDS_INPUT
 from .approvals import WORDS, call_text, decision_lines
-from .conversation import Conversation, EarlyStops, OpenSteps, data_of, data_text
+from .conversation import Conversation, EarlyStops, OpenActivities, data_of, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -113,7 +113,7 @@ def framework_agent(
 
 
 class _ModelCalls(ChatMiddleware):
-    """Middleware that reports the agent's model calls as execution steps, records their responses, and counts
+    """Middleware that reports the agent's model calls as activities, records their responses, and counts
     tokens."""
 
     def __init__(self, durable: bool, usage: Usage) -> None:
@@ -128,9 +128,9 @@ class _ModelCalls(ChatMiddleware):
             context.result = _recorded_stream(response)
             return
         context.stream_result_hooks.append(self._count)
-        steps = OpenSteps()
-        steps.model_call(self, str((context.options or {}).get("model") or ""))
-        context.stream_cleanup_hooks.append(lambda: steps.end(self))
+        activities = OpenActivities()
+        activities.model_call(self, str((context.options or {}).get("model") or ""))
+        context.stream_cleanup_hooks.append(lambda: activities.end(self))
         try:
             await call_next()
         except Exception as error:
@@ -139,7 +139,7 @@ class _ModelCalls(ChatMiddleware):
             raise
         finally:
             if not context.stream:
-                steps.end(self)
+                activities.end(self)
         if call is not None and isinstance(context.result, ResponseStream):
             context.result = _recording_stream(context.result, call)
 
@@ -186,7 +186,7 @@ def _recorded_stream(response: ChatResponse[Any]) -> Updates:
 
 
 class _ToolCalls(FunctionMiddleware):
-    """Middleware that reports the agent's tool calls as execution steps, and records their results.
+    """Middleware that reports the agent's tool calls as activities, and records their results.
 
     The result of a tool call is not recorded if a later run needs a side effect of the call: a question that the tool
     asked, or a change to the session or to the list of tools.
@@ -225,12 +225,12 @@ class _ToolCalls(FunctionMiddleware):
             await call.finish(result)
 
     async def _execute(self, name: str, call_next: Callable[[], Awaitable[None]]) -> None:
-        steps = OpenSteps()
-        steps.tool_call(self, name)
+        activities = OpenActivities()
+        activities.tool_call(self, name)
         try:
             await call_next()
         finally:
-            steps.end(self)
+            activities.end(self)
 
     def _state(self, context: FunctionInvocationContext) -> tuple[Any, ...]:
         """Return the state that a tool may change in addition to returning a result."""

@@ -1,4 +1,4 @@
-"""Common parts of the adapters: conversation state, open questions, execution steps and stop reasons."""
+"""Common parts of the adapters: conversation state, open questions, activities and stop reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 
 from ..errors import ConfigError
 from ..execution.agents.turn import Turn
-from ..execution.events.steps import Execution, OpenStep, current_execution
+from ..execution.events.activities import Execution, OpenActivity, current_execution
 from ..lifecycle.execution import ENDS
 from ..lifecycle.outcomes import agent_message
 from ..lifecycle.own_metadata import STOP_REASON, own_metadata
@@ -76,12 +76,12 @@ def completed_status(task_id: str, context_id: str) -> TaskStatusUpdateEvent:
     return TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=TaskStatus(state=COMPLETED))
 
 
-class OpenSteps:
-    """Registry of unfinished steps, keyed by ids that the framework provides. Outside a run, the methods have no
+class OpenActivities:
+    """Registry of unfinished activities, keyed by ids that the framework provides. Outside a run, the methods have no
     effect."""
 
     def __init__(self) -> None:
-        self._open: dict[Hashable, tuple[Execution, OpenStep]] = {}
+        self._open: dict[Hashable, tuple[Execution, OpenActivity]] = {}
 
     def model_call(self, key: Hashable, model: str = "") -> None:
         """Begin a model call; see `Turn.model_call`."""
@@ -96,21 +96,21 @@ class OpenSteps:
             self._begin(key, execution, execution.tool_call(name))
 
     def end(self, key: Hashable) -> None:
-        """End the step with `key` if the step is open."""
+        """End the activity with `key` if the activity is open."""
         if key in self._open:
-            _, step = self._open.pop(key)
-            step.__exit__(None, None, None)
+            _, activity = self._open.pop(key)
+            activity.__exit__(None, None, None)
 
     def __len__(self) -> int:
-        """Return the number of open steps."""
+        """Return the number of open activities."""
         return len(self._open)
 
-    def _begin(self, key: Hashable, execution: Execution, step: OpenStep) -> None:
+    def _begin(self, key: Hashable, execution: Execution, activity: OpenActivity) -> None:
         over = [open_key for open_key, (of, _) in self._open.items() if of.state in ENDS]
         for open_key in (key, *over):
-            self.end(open_key)  # a cancelled agent does not report the end of its steps
-        self._open[key] = execution, step
-        step.__enter__()
+            self.end(open_key)  # a cancelled agent does not report the end of its activities
+        self._open[key] = execution, activity
+        activity.__enter__()
 
 
 class EarlyStops:

@@ -1,4 +1,4 @@
-"""Model and tool calls of a crew as durable steps and as execution steps.
+"""Model and tool calls of a crew as durable steps and as activities.
 
 CrewAI makes each call in one of several threads, which inherit the context of the run. Models are wrapped, because
 CrewAI's hooks cannot replace a model call. Tool calls are recorded by hooks, which apply to every tool of an agent,
@@ -36,7 +36,7 @@ from pydantic import BaseModel
 
 from ..execution.agents.turn import Turn
 from ..features.steps.journal import current_journal
-from .conversation import OpenSteps
+from .conversation import OpenActivities
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -82,13 +82,13 @@ class ToolCall:
         call: Call in the journal, or None if the result is not recorded.
         executing: Context manager of the call; see `RecordedCall.executing`.
         state: State of the run before the call; see `CrewCalls._state`. None if the result is not recorded.
-        steps: Registry with the execution step of the call.
+        activities: Registry with the activity of the call.
     """
 
     call: RecordedCall | None
     executing: AbstractContextManager[None]
     state: Any
-    steps: OpenSteps = field(default_factory=OpenSteps)
+    activities: OpenActivities = field(default_factory=OpenActivities)
 
 
 MODEL_CALL: ContextVar[ModelCall] = ContextVar("a2a_celery_crewai_model_call")
@@ -199,9 +199,9 @@ class CrewCalls:
         recorded_call = RecordedCall.begin_blocking(MODEL, MODEL, request) if self._durable else None
         if recorded_call is not None and recorded_call.result is not None:
             return self._replay(llm.model, model_call, recorded_call.result, options)
-        steps, usage_before = OpenSteps(), llm.get_token_usage_summary()
+        activities, usage_before = OpenActivities(), llm.get_token_usage_summary()
         token = MODEL_CALL.set(model_call)
-        steps.model_call(MODEL, llm.model)
+        activities.model_call(MODEL, llm.model)
         try:
             response = call()
         except BaseException:
@@ -209,7 +209,7 @@ class CrewCalls:
                 recorded_call.abandon()
             raise
         finally:
-            steps.end(MODEL)
+            activities.end(MODEL)
             MODEL_CALL.reset(token)
         usage = model_call.usage or _counts(llm.get_token_usage_summary().delta_since(usage_before))
         self._count(llm.model, usage, model_call.finish_reason)
@@ -274,7 +274,7 @@ class CrewCalls:
         if is_recorded:
             return BLOCKED
         self._failed_threads.discard(get_ident())
-        tool_call.steps.tool_call(TOOL, context.tool_name)
+        tool_call.activities.tool_call(TOOL, context.tool_name)
         tool_call.executing.__enter__()
         return None
 
@@ -297,7 +297,7 @@ class CrewCalls:
         if call is not None and call.result is not None:
             return str(call.result)
         tool_call.executing.__exit__(None, None, None)
-        tool_call.steps.end(TOOL)
+        tool_call.activities.end(TOOL)
         has_failed = get_ident() in self._failed_threads
         self._failed_threads.discard(get_ident())
         self._raise_if_stopping()

@@ -38,7 +38,7 @@ from ..execution.agents.turn import Turn
 from ..features.steps.journal import current_journal
 from ..lifecycle.events import data_part
 from ..lifecycle.files import file_name, normalized_file
-from .conversation import EarlyStops, OpenSteps, completed_status, data_text
+from .conversation import EarlyStops, OpenActivities, completed_status, data_text
 from .langgraph_checkpoints import TurnCheckpointSaver, TurnProgress
 from .langgraph_interrupts import InterruptQuestion
 from .langgraph_messages import STRUCTURED_RESPONSE, MessageArtifacts, NodeAttempts, task_of, unsendable_blocks
@@ -231,13 +231,13 @@ class _GraphRun:
 
 
 class _CallCallbacks(BaseCallbackHandler):
-    """Callbacks that report the graph's model and tool calls as execution steps, and count their tokens."""
+    """Callbacks that report the graph's model and tool calls as activities, and count their tokens."""
 
     run_inline = True
 
     def __init__(self, progress: TurnProgress) -> None:
         self._progress = progress
-        self._steps = OpenSteps()
+        self._activities = OpenActivities()
         self._tasks: dict[UUID, str] = {}
         """Tasks of the nodes and model calls that are executed."""
         self._hidden_calls: set[UUID] = set()
@@ -260,7 +260,7 @@ class _CallCallbacks(BaseCallbackHandler):
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
         metadata = kwargs.get("metadata") or {}
-        self._steps.model_call(run_id, str(metadata.get("ls_model_name") or ""))
+        self._activities.model_call(run_id, str(metadata.get("ls_model_name") or ""))
         self._tasks[run_id] = task_of(metadata)
         if TAG_NOSTREAM in (kwargs.get("tags") or ()):
             self._hidden_calls.add(run_id)
@@ -290,18 +290,18 @@ class _CallCallbacks(BaseCallbackHandler):
         self._end_call(run_id)
 
     def _end_call(self, run_id: UUID) -> None:
-        self._steps.end(run_id)
+        self._activities.end(run_id)
         self._tasks.pop(run_id, None)
         self._hidden_calls.discard(run_id)
 
     def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **kwargs: Any) -> None:
-        self._steps.tool_call(run_id, str(kwargs.get("name") or (serialized or {}).get("name") or "tool"))
+        self._activities.tool_call(run_id, str(kwargs.get("name") or (serialized or {}).get("name") or "tool"))
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._steps.end(run_id)
+        self._activities.end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._steps.end(run_id)
+        self._activities.end(run_id)
 
 
 def _compile(graph: Graph | Builder, context: Callable[[Turn], Any] | None) -> Graph:

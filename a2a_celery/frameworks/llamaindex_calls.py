@@ -1,4 +1,4 @@
-"""LlamaIndex model calls as execution steps, with their tokens and finish reasons.
+"""LlamaIndex model calls as activities, with their tokens and finish reasons.
 
 An event handler of LlamaIndex's instrumentation observes the calls, but cannot replace a call with a recorded result.
 """
@@ -24,8 +24,8 @@ from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.event_handlers import BaseEventHandler
 
-from ..execution.events.steps import Execution, current_execution
-from .conversation import OpenSteps
+from ..execution.events.activities import Execution, current_execution
+from .conversation import OpenActivities
 from .usage import Usage
 
 
@@ -33,16 +33,16 @@ class ModelCalls:
     """Model calls of one run.
 
     Args:
-        steps: Open steps of the run.
+        activities: Open activities of the run.
         usage: Token usage of the turn, to which the calls add their tokens.
         finish: Function that receives "" when a call begins, and then the finish reason that the provider reports.
         current_step: Function that returns the name of the workflow's step that makes the current call.
     """
 
     def __init__(
-        self, steps: OpenSteps, usage: Usage, finish: Callable[[str], None], current_step: Callable[[], str]
+        self, activities: OpenActivities, usage: Usage, finish: Callable[[str], None], current_step: Callable[[], str]
     ) -> None:
-        self._steps = steps
+        self._activities = activities
         self._usage = usage
         self._finish = finish
         self._current_step = current_step
@@ -51,29 +51,29 @@ class ModelCalls:
         self._last_raw: Any = None
 
     def observe(self, event: BaseEvent) -> None:
-        """Update the steps and the usage from an event of the instrumentation."""
+        """Update the activities and the usage from an event of the instrumentation."""
         call = f"model {event.span_id}"
         match event:
             case LLMChatStartEvent() | LLMCompletionStartEvent():
                 names = (event.model_dict.get(name) for name in ("model", "model_name"))
                 self._models[call] = model = next((name for name in names if isinstance(name, str)), "")
                 self._open[self._current_step()].add(call)
-                self._steps.model_call(call, model)
+                self._activities.model_call(call, model)
                 self._finish("")
             case LLMChatInProgressEvent():
                 self._find_reason(event.response.raw)
             case LLMChatEndEvent() | LLMCompletionEndEvent():
-                self._steps.end(call)
+                self._activities.end(call)
                 if event.response is not None:
                     self._find_reason(event.response.raw)
                     self._count(event.response, self._models.get(call, ""))
             case ExceptionEvent():
-                self._steps.end(call)
+                self._activities.end(call)
 
     def end_all(self, step: str) -> None:
         """End the calls that a workflow step has left open. LlamaIndex does not report the end of a failed call."""
         for call in self._open.pop(step, ()):
-            self._steps.end(call)
+            self._activities.end(call)
             self._models.pop(call, None)
 
     def _count(self, response: ChatResponse | CompletionResponse, model: str) -> None:

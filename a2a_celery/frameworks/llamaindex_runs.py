@@ -56,7 +56,7 @@ from ..execution.agents.turn import Turn
 from ..features.steps.journal import RunJournal
 from ..integrations.llama_index_workflows import switch_runtime
 from ..lifecycle.json_values import json_bytes
-from .conversation import OpenSteps
+from .conversation import OpenActivities
 from .llamaindex_calls import ModelCalls, observing_model_calls
 from .turn_records import TurnRecords
 from .usage import Counts, Usage
@@ -166,7 +166,7 @@ class RunRecorder:
         self._workflow = workflow
         self._publish, self._end_step, self._output_of = publish, end_step, output_of
         self._serializer = MemorySerializer(workflow.runtime.get_serializer(workflow))
-        self._steps = OpenSteps()
+        self._activities = OpenActivities()
         self._journal = journal
         self._records = TurnRecords(journal, KIND, "json", turn.context_id)
         self._is_recording = journal is not None
@@ -186,7 +186,7 @@ class RunRecorder:
         self._sequence: int = snapshot["journal_seq"]
         self._waits = self.continues_turn and _is_waiting(snapshot)
         self._context = Context.from_dict(workflow, snapshot, serializer=self._serializer)
-        self._calls = ModelCalls(self._steps, Usage(self.progress.usage), self._set_finish_reason, _current_step)
+        self._calls = ModelCalls(self._activities, Usage(self.progress.usage), self._set_finish_reason, _current_step)
 
     @contextmanager
     def running(self, start_event: StartEvent | None) -> Iterator[WorkflowHandler]:
@@ -286,11 +286,11 @@ class RunRecorder:
         if self._journal is not None:
             self._journal.restart(_scope(state, retry))
         if isinstance(event, ToolCall):
-            self._steps.tool_call(name, event.tool_name)
+            self._activities.tool_call(name, event.tool_name)
         try:
             yield
         finally:
-            self._steps.end(name)
+            self._activities.end(name)
             self._calls.end_all(name)
             self._end_step(name)
 

@@ -48,7 +48,7 @@ from ..features.steps.step_results import decode_result, encode_result
 from ..integrations.openai_agents import DelegatingModel, WrappingProvider, is_agent_tool, with_copied_target
 from ..lifecycle.files import file_name, normalized_file
 from .approvals import APPROVAL, asking, decisions, pending_call, refuse_late_answer
-from .conversation import Conversation, EarlyStops, OpenSteps, data_text
+from .conversation import Conversation, EarlyStops, OpenActivities, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -131,7 +131,7 @@ def openai_agent(
 
 
 class _RecordedAgents:
-    """Copies of agents for one run, whose model and tool calls are execution steps with recorded results.
+    """Copies of agents for one run, whose model and tool calls are activities with recorded results.
 
     The result of a tool call is not recorded if the tool has asked a question, has changed the session, or is an agent
     that waits for an approval, because a later run needs these side effects.
@@ -194,12 +194,12 @@ class _RecordedAgents:
         return result
 
     async def _execute(self, name: str, invoke: Callable[[], Any]) -> Any:
-        steps = OpenSteps()
-        steps.tool_call(TOOL, name)
+        activities = OpenActivities()
+        activities.tool_call(TOOL, name)
         try:
             return await invoke()
         finally:
-            steps.end(TOOL)
+            activities.end(TOOL)
 
     def _state(self) -> tuple[int, str]:
         """Return the state that a tool may change in addition to returning a result."""
@@ -227,8 +227,8 @@ class _RecordedModel(DelegatingModel):
             for event in _recorded_events(response):
                 yield event
             return
-        steps = OpenSteps()
-        steps.model_call(MODEL, str(getattr(self.model, "model", "") or ""))
+        activities = OpenActivities()
+        activities.model_call(MODEL, str(getattr(self.model, "model", "") or ""))
         try:
             async for event in self.model.stream_response(system_instructions, input, *args, **kwargs):
                 if isinstance(event, ResponseCompletedEvent):
@@ -237,7 +237,7 @@ class _RecordedModel(DelegatingModel):
                         await call.finish(event.response.model_dump(mode="json", exclude_unset=True, warnings=False))
                 yield event
         finally:
-            steps.end(MODEL)
+            activities.end(MODEL)
 
     def _count(self, response: Response) -> None:
         tokens = response.usage

@@ -59,7 +59,7 @@ from ..execution.agents.turn import Turn
 from ..integrations.pydantic_ai import has_output_validators
 from ..lifecycle.files import normalized_file
 from .approvals import APPROVAL, RESULT, asking, decisions, pending_call, refuse_late_answer
-from .conversation import Conversation, EarlyStops, OpenSteps, data_text
+from .conversation import Conversation, EarlyStops, OpenActivities, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -225,7 +225,7 @@ class _ResponseTexts:
 
 @dataclass
 class _CallCapability(AbstractCapability[Any]):
-    """Capability that reports the agent's calls as execution steps, records their results, and counts tokens.
+    """Capability that reports the agent's calls as activities, records their results, and counts tokens.
 
     The result of a tool call is not recorded if a later run needs a side effect of the call: a question that the tool
     asked, or a change to the session, the messages to send or the available tools.
@@ -271,12 +271,12 @@ class _CallCapability(AbstractCapability[Any]):
         return result
 
     async def _execute(self, name: str, args: dict[str, Any], handler: Callable[[dict[str, Any]], Any]) -> Any:
-        steps = OpenSteps()
-        steps.tool_call(TOOL, name)
+        activities = OpenActivities()
+        activities.tool_call(TOOL, name)
         try:
             return await handler(args)
         finally:
-            steps.end(TOOL)
+            activities.end(TOOL)
 
     def _state(self, ctx: RunContext[Any]) -> tuple[Any, ...]:
         """Return the state that a tool may change in addition to returning a result."""
@@ -304,12 +304,12 @@ class _RecordedResponses(WrapperModel):
         call = self._begin(messages)
         if call is not None and call.result is not None:
             return self._count_tokens(_loaded_response(call.result))
-        steps = OpenSteps()
-        steps.model_call(MODEL, self.model_name)
+        activities = OpenActivities()
+        activities.model_call(MODEL, self.model_name)
         try:
             response = await self.wrapped.request(messages, model_settings, model_request_parameters)
         finally:
-            steps.end(MODEL)
+            activities.end(MODEL)
         await _record_response(call, response)
         return self._count_tokens(response)
 
@@ -329,15 +329,15 @@ class _RecordedResponses(WrapperModel):
                 replay_events=True,
             )
             return
-        steps = OpenSteps()
-        steps.model_call(MODEL, self.model_name)
+        activities = OpenActivities()
+        activities.model_call(MODEL, self.model_name)
         try:
             async with self.wrapped.request_stream(
                 messages, model_settings, model_request_parameters, run_context
             ) as stream:
                 yield stream
         finally:
-            steps.end(MODEL)
+            activities.end(MODEL)
         await _record_response(call, self._count_tokens(stream.get()))
 
     def _count_tokens(self, response: ModelResponse) -> ModelResponse:

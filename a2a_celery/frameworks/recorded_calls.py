@@ -16,7 +16,7 @@ from typing import Any
 
 from ..concurrency import result_of
 from ..errors import StepError
-from ..execution.events.steps import Execution, current_execution
+from ..execution.events.activities import Execution, current_execution
 from ..features.steps.journal import UNFINISHED, JournalCall, RunJournal, current_journal
 from ..features.steps.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
 from ..lifecycle.execution import ENDS

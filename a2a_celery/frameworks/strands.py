@@ -39,7 +39,7 @@ from ..execution.agents.adapters import Replacement
 from ..execution.agents.turn import Turn
 from ..lifecycle.events import data_part
 from ..lifecycle.outcomes import NEEDS_INPUT
-from .conversation import Conversation, EarlyStops, OpenSteps, data_of, data_text
+from .conversation import Conversation, EarlyStops, OpenActivities, data_of, data_text
 from .recorded_calls import MODEL, TOOL, RecordedCall
 from .usage import Usage
 
@@ -144,7 +144,7 @@ class _ResponseTexts:
 
 
 class _CallMiddleware:
-    """Middleware that reports the agent's calls as execution steps, records their results, and counts tokens.
+    """Middleware that reports the agent's calls as activities, records their results, and counts tokens.
 
     The result of a tool call is not recorded if a later run needs a side effect of the call: a question that the tool
     asked, or a change to the agent's state, messages or tools.
@@ -173,8 +173,8 @@ class _CallMiddleware:
                 self._count(model, recorded_event)
                 yield recorded_event
             return
-        steps = OpenSteps()
-        steps.model_call(self, model)
+        activities = OpenActivities()
+        activities.model_call(self, model)
         try:
             async for event in call_next(context):
                 self._count(model, event)
@@ -186,7 +186,7 @@ class _CallMiddleware:
                 call.fail(error)
             raise
         finally:
-            steps.end(self)
+            activities.end(self)
 
     def _count(self, model: str, event: TypedEvent) -> None:
         if isinstance(event, ModelStopReason):
@@ -213,13 +213,13 @@ class _CallMiddleware:
         else:
             yield _loaded_result(call, tool_use["toolUseId"])
             return
-        steps = OpenSteps()
-        steps.tool_call(self, tool_use["name"])
+        activities = OpenActivities()
+        activities.tool_call(self, tool_use["name"])
         try:
             async for event in events:
                 yield event
         finally:
-            steps.end(self)
+            activities.end(self)
 
     async def _record(self, call: RecordedCall, context: ExecuteToolContext, events: Events) -> Events:
         """Yield the events of a tool call, and record the result before yielding it."""

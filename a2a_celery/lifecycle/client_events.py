@@ -5,7 +5,7 @@ from __future__ import annotations
 from a2a.types import Message, TaskStatusUpdateEvent
 
 from .events import Event, EventKind, LogEntry, kind_of
-from .fold import answer_status
+from .fold import message_status
 
 
 def client_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None:
@@ -13,12 +13,12 @@ def client_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None
     match kind_of(entry.event):
         case EventKind.CLIENT_MESSAGE:
             return None  # the sender has the message, and other subscribers find it in the history
-        case EventKind.ANSWER:
+        case EventKind.AGENT_MESSAGE:
             assert isinstance(entry.event, Message)
             message = Message()
             message.CopyFrom(entry.event)
             message.task_id = task_id
-            status = answer_status(message, entry.recorded_us)
+            status = message_status(message, entry.recorded_us)
             return TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status)
         case _:
             return entry.event

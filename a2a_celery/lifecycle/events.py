@@ -41,7 +41,7 @@ class EventKind(StrEnum):
     STATUS = "S"  # a new status
     ARTIFACT = "A"  # a new artifact, or the next chunk of an artifact
     CLIENT_MESSAGE = "U"  # a further message of the client, which is in the log but not in streams
-    ANSWER = "M"  # the agent's message that completes the task, in place of a status
+    AGENT_MESSAGE = "M"  # the agent's message that completes the task, in place of a status
 
 
 class EventId(NamedTuple):
@@ -114,7 +114,7 @@ def kind_of(event: Event) -> EventKind:
         case TaskArtifactUpdateEvent():
             return EventKind.ARTIFACT
         case Message():
-            return EventKind.CLIENT_MESSAGE if event.role == Role.ROLE_USER else EventKind.ANSWER
+            return EventKind.CLIENT_MESSAGE if event.role == Role.ROLE_USER else EventKind.AGENT_MESSAGE
         case _:
             raise TypeError(f"not an A2A event: {type(event).__name__}")
 

@@ -1,4 +1,4 @@
-"""Execution states of a run: the table of legal transitions, the state machine and the stored steps.
+"""Execution states of a run: the table of legal transitions, the state machine and the stored activities.
 
 A worker drives one machine for each run. The machine itself does not depend on runs, workers or stores. A lock protects
 the machine, because agents may run in threads.
@@ -36,8 +36,8 @@ class ExecutionState(StrEnum):
 
     IDLE = "IDLE"  # no run is executing, until the next run begins
     INITIALIZING = "INITIALIZING"  # a run has begun, until the agent's first step or the end of the run
-    MODEL_CALL = "MODEL_CALL"  # the agent has called a model, until its next step or the end of the run
-    TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent has called a tool, until its next step or the end of the run
+    MODEL_CALL = "MODEL_CALL"  # the agent has called a model, until its next activity or the end of the run
+    TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent has called a tool, until its next activity or the end of the run
     COMPLETED = "COMPLETED"  # the agent has finished the request, until the next message
     INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, a time or a signal, until the next run begins
     CANCELLED = "CANCELLED"  # the run was cancelled; only IDLE can follow
@@ -52,16 +52,16 @@ CHECKPOINT_STATES: frozenset[ExecutionState] = frozenset({_IDLE, _INTERRUPTED, _
 ENDS: frozenset[ExecutionState] = frozenset({_COMPLETED, _INTERRUPTED, _CANCELLED, _ERROR})
 """Execution states of a run that has ended."""
 
-_STEPS = frozenset({_MODEL_CALL, _TOOL_EXECUTION})
+_ACTIVITIES = frozenset({_MODEL_CALL, _TOOL_EXECUTION})
 
 EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = MappingProxyType(
     {
         _IDLE: frozenset({_INITIALIZING}),
-        # An agent may have no model, or may not report its steps.
-        _INITIALIZING: _STEPS | ENDS,
+        # An agent may have no model, or may not report its activities.
+        _INITIALIZING: _ACTIVITIES | ENDS,
         # A repeated state is the next call of a model or a tool.
-        _MODEL_CALL: _STEPS | ENDS,
-        _TOOL_EXECUTION: _STEPS | ENDS,
+        _MODEL_CALL: _ACTIVITIES | ENDS,
+        _TOOL_EXECUTION: _ACTIVITIES | ENDS,
         _COMPLETED: frozenset({_IDLE, _INITIALIZING}),
         _INTERRUPTED: frozenset({_IDLE, _INITIALIZING}),
         _CANCELLED: frozenset({_IDLE}),
@@ -362,7 +362,7 @@ def process_of(runner: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Activity:
     """Stored transition of a run.
 
     Attributes:
@@ -378,16 +378,16 @@ class Step:
     transition: Transition
 
 
-def encode_step(step: Step) -> bytes:
-    """Return `step` as a JSON array for storage, because an array is smaller than an object."""
-    transition = step.transition
+def encode_activity(activity: Activity) -> bytes:
+    """Return `activity` as a JSON array for storage, because an array is smaller than an object."""
+    transition = activity.transition
     content = [transition.number, transition.before, transition.after, transition.at_us, dict(transition.detail)]
-    return _to_json([step.run, step.attempt, step.runner, *content]).encode("utf-8", "replace")
+    return _to_json([activity.run, activity.attempt, activity.runner, *content]).encode("utf-8", "replace")
 
 
-def decode_step(content: bytes) -> Step:
+def decode_activity(content: bytes) -> Activity:
     run, attempt, runner, number, state_before, state_after, at_us, detail = json.loads(content)
     transition = Transition(
         number, ExecutionState(state_before), ExecutionState(state_after), at_us, MappingProxyType(detail)
     )
-    return Step(run, attempt, runner, transition)
+    return Activity(run, attempt, runner, transition)

@@ -171,8 +171,8 @@ def apply(task: Task | None, entry: LogEntry) -> Task:
         case TaskArtifactUpdateEvent():
             artifact_id = event.artifact.artifact_id
             _set_artifact(task, event, next((a for a in task.artifacts if a.artifact_id == artifact_id), None))
-        case Message() if kind_of(event) is EventKind.ANSWER:
-            set_status(task, answer_status(event, entry.recorded_us))
+        case Message() if kind_of(event) is EventKind.AGENT_MESSAGE:
+            set_status(task, message_status(event, entry.recorded_us))
         case Message():
             _retire_status_message(task)
             task.history.append(event)
@@ -190,7 +190,7 @@ def set_status(task: Task, status: TaskStatus) -> None:
             task.ClearField("metadata")
 
 
-def answer_status(message: Message, recorded_us: int) -> TaskStatus:
+def message_status(message: Message, recorded_us: int) -> TaskStatus:
     """Return the status of a task that the agent has completed with `message`."""
     return TaskStatus(state=COMPLETED, message=message, timestamp=timestamp(recorded_us))
 

@@ -16,7 +16,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from .events import Event
-from .execution import Step
+from .execution import Activity
 
 REMOVED = "removed"
 """Form of an entry that removes the earlier entry with the same key."""
@@ -68,7 +68,7 @@ class JournalEntry:
     arguments: str = field(default="", compare=False, repr=False)
 
 
-RunRecord = Event | Step | JournalEntry
+RunRecord = Event | Activity | JournalEntry
 """Record that a run writes: an event of the log, a step of the execution, or an entry of the journal."""
 
 

@@ -33,8 +33,8 @@ from ..caller import Caller
 from ..clock import SYSTEM_CLOCK
 from ..dispatch import BadCall, Call, CallSignature, RunOptions, is_polled
 from ..errors import ConfigError
-from ..features.feature import RunSections
-from ..features.sections import CREATION_SECTIONS
+from ..features.feature import ServiceFeature
+from ..features.sections import MESSAGE_SECTIONS, TASK_ID
 from ..lifecycle import is_terminal
 from ..lifecycle.events import levels_of_values, values_in
 from ..lifecycle.files import check_data_uri, declared_media_type
@@ -339,12 +339,12 @@ class NewTask(Generic[R]):
     Attributes:
         create: Function that returns the operation that creates the task; see `built`.
         options: Options of the task's first run.
-        run_sections: Sections of the run, by the object that has made them.
+        run_sections: Sections of the run, by the feature that has made them.
     """
 
     create: Callable[[], Operation[Accepted | Known | R | Refusal]]
     options: RunOptions
-    run_sections: Mapping[RunSections, Section[Any]]
+    run_sections: Mapping[ServiceFeature, Section[Any]]
 
 
 async def built(request: SendMessageRequest, operation: Callable[[], Operation[T]]) -> Operation[T]:
@@ -381,7 +381,7 @@ class NewTasks:
         params: SendMessageRequest,
         caller: Caller,
         task_id: str,
-        sections_for_run: Callable[[RunRef, RunOptions], Mapping[RunSections, Section[Any]]],
+        sections_for_run: Callable[[RunRef, RunOptions], Mapping[ServiceFeature, Section[Any]]],
         *,
         is_nearly_full: bool,
         reply_channel: ReplyChannel | None,
@@ -412,8 +412,7 @@ class NewTasks:
             metadata=metadata,
             sections=[
                 *sections,
-                *sections_for_message(self._agent, self._keys, scope, params),
-                *creation_sections(params.message, sections),
+                *sections_for_message(self._agent, self._keys, scope, params, sections),
                 *run_sections.values(),
             ],
             serialize_context=self._agent.serialize_context,
@@ -470,18 +469,16 @@ def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: 
 
 
 def sections_for_message(
-    agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest
-) -> list[Section[Known | Refusal]]:
-    """Return the sections of the agent's features for the client's unchanged request."""
-    sections = (feature.section_for_message(keys, scope, request) for feature in agent.features)
-    return [section for section in sections if section is not None]
-
-
-def creation_sections(message: Message, caller_sections: Sequence[Section[Any]]) -> list[Section[Any]]:
-    """Return the sections that the metadata of the first message of a task turns on. A section of a class that
-    `caller_sections` contains is omitted."""
-    classes = {type(section) for section in caller_sections}
-    sections = (section_of(message) for name, section_of in CREATION_SECTIONS.items() if name in message.metadata)
+    agent: Agent, keys: Keys, scope: Scope, request: SendMessageRequest, caller_sections: Sequence[Section[Any]] = ()
+) -> list[Section[Any]]:
+    """Return the sections of features for the client's unchanged request: first those of the agent's features, then
+    those that the message turns on. A section of a class that `caller_sections` contains is omitted."""
+    message, classes = request.message, {type(section) for section in caller_sections}
+    reasons = (TASK_ID,) if message.task_id else message.metadata
+    sections = (
+        *(feature.section_for_message(keys, scope, request) for feature in agent.features),
+        *(section_of(message) for reason, section_of in MESSAGE_SECTIONS.items() if reason in reasons),
+    )
     return [section for section in sections if section is not None and type(section) not in classes]
 
 

@@ -15,8 +15,8 @@ from google.protobuf.struct_pb2 import Struct
 from ..agents import Agent
 from ..caller import Caller
 from ..dispatch import Publisher, RunOptions
-from ..features.feature import RunInThread, RunSections, ValidationRequired
-from ..features.sections import ADMISSION_SECTIONS, CONTINUATION_SECTIONS, RUN_SECTIONS
+from ..features.feature import RunInThread, ServiceFeature, ValidationRequired
+from ..features.sections import SERVICE_FEATURES
 from ..lifecycle.references import RunRef, Scope
 from ..lifecycle.refusals import Refusal
 from ..settings import Settings
@@ -71,11 +71,10 @@ class TaskService:
         self.store = store
         self.keys = keys
         self.runs = runs
-        self._run_sections = [sections(runs.messages, settings, runs.clock) for sections in RUN_SECTIONS]
         self._new_tasks: dict[str, NewTasks] = {}
         self._watermark = MemoryWatermark(store, settings.store_watermark, runs.clock)
-        admission = (section_of(settings, keys, agents) for section_of in ADMISSION_SECTIONS)
-        self._admission = [section for section in admission if section is not None]
+        opened = (open_feature(settings, keys, agents, runs) for open_feature in SERVICE_FEATURES)
+        self._features = [feature for feature in opened if feature is not None]
 
     def new_tasks(self, agent: Agent) -> NewTasks:
         """Return the factory of the tasks of an agent.
@@ -125,21 +124,25 @@ class TaskService:
             is_nearly_full=await self._watermark.is_reached(),
             reply_channel=reply_channel,
             metadata=metadata,
-            sections=[*(section(scope) for section in self._admission), *sections],
+            sections=[*self._sections_for_scope(scope), *sections],
         )
         reply = await self.store.run(await built(params, new.create))
         if isinstance(reply, Accepted):
             await self._publish(agent, reply, new.options, new.run_sections)
         return reply
 
-    def _sections_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> dict[RunSections, Section[Any]]:
-        pairs = ((sections, sections.section_for_run(agent, ref, options)) for sections in self._run_sections)
-        return {sections: section for sections, section in pairs if section is not None}
+    def _sections_for_scope(self, scope: Scope) -> list[Section[Any]]:
+        sections = (feature.section_for_scope(scope) for feature in self._features)
+        return [section for section in sections if section is not None]
+
+    def _sections_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> dict[ServiceFeature, Section[Any]]:
+        pairs = ((feature, feature.section_for_run(agent, ref, options)) for feature in self._features)
+        return {feature: section for feature, section in pairs if section is not None}
 
     async def next_run(self, task_id: str) -> int | None:
         """Return the number of the run that the next message to a task begins, or None if `continue_` does not need the
         number."""
-        if not any(sections.is_enabled for sections in self._run_sections):
+        if not any(feature.acts_on_runs for feature in self._features):
             return None
         return await self.store.run(read_next_run(self.keys, task_id))
 
@@ -172,7 +175,7 @@ class TaskService:
         new_tasks, scope = self.new_tasks(agent), caller.scope(agent.name)
         request = with_ids(params, caller.tenant, task.id, task.context_id)
         options = run_options(agent, request, caller, new_tasks.next_call(task, request.message))
-        run_sections: Mapping[RunSections, Section[Any]] = {}
+        run_sections: Mapping[ServiceFeature, Section[Any]] = {}
         if next_run is not None:
             run_sections = self._sections_for_run(agent.name, RunRef(task.id, next_run), options)
         operation = partial(
@@ -190,10 +193,9 @@ class TaskService:
             on_message=agent.on_message,
         )
         all_sections: list[Section[Known | Refusal | ValidationRequired]] = [
-            *(section(scope) for section in self._admission),
+            *self._sections_for_scope(scope),
             *sections,
             *sections_for_message(agent, self.keys, scope, params),
-            *(section() for section in CONTINUATION_SECTIONS),
             *run_sections.values(),
         ]
         reply = await self.store.run(await built(request, partial(operation, sections=all_sections)))
@@ -206,14 +208,14 @@ class TaskService:
         return reply
 
     async def _publish(
-        self, agent: Agent, accepted: Accepted, options: RunOptions, run_sections: Iterable[RunSections]
+        self, agent: Agent, accepted: Accepted, options: RunOptions, features: Iterable[ServiceFeature]
     ) -> None:
-        """Publish the run that a message begins, unless the store has published the run or the run is blocked. The
-        objects `run_sections` had made sections for the run."""
+        """Publish the run that a message begins, unless the store has published the run or the run is blocked. Each of
+        `features` has made a section for the run."""
         if accepted.run is None or accepted.is_blocked or accepted.is_published:
             return
-        for sections in run_sections:
-            sections.run_not_published()
+        for feature in features:
+            feature.run_not_published()
         await self.runs.publish(agent.name, RunRef(accepted.task.id, accepted.run), options)
 
     async def cancel(
@@ -250,7 +252,7 @@ class TaskService:
             is_nearly_full=scope is not None and await self._watermark.is_reached(),
             max_bytes=self.settings.task_max_bytes,
             agents_without_signals=[agent.name for agent in self.agents.values() if agent.kind != "function"],
-            sections=() if scope is None else [section(scope) for section in self._admission],
+            sections=() if scope is None else self._sections_for_scope(scope),
         )
         match await self.store.run(operation):
             case SignalResumed(ref, agent, options, is_blocked):

@@ -69,16 +69,16 @@ class TaskSubmitter:
             StoreUnavailable: The store is unavailable. The task may have been created.
         """
         task_id = task_id or str(uuid4())
-        answer = await self.create(agent_name, params, caller, task_id, sections=sections)
-        assert not isinstance(answer, Refusal)
-        if isinstance(answer, Accepted):
-            return answer.task.id, answer.task.context_id
+        reply = await self.create(agent_name, params, caller, task_id, sections=sections)
+        assert not isinstance(reply, Refusal)
+        if isinstance(reply, Accepted):
+            return reply.task.id, reply.task.context_id
         scope = caller.scope(agent_name)
-        head = read_task(self._keys, scope, answer.task_id, history_length=0, artifacts=False)
+        head = read_task(self._keys, scope, reply.task_id, history_length=0, artifacts=False)
         snapshot = await self._store.run(head)
         if snapshot is None:
-            raise not_found(answer.task_id)
-        return answer.task_id, snapshot[0].context_id
+            raise not_found(reply.task_id)
+        return reply.task_id, snapshot[0].context_id
 
     async def create(
         self,
@@ -98,7 +98,7 @@ class TaskSubmitter:
         agent = self.agent(agent_name)
         self._check(agent, params, caller)
         await self._count_request(caller.scope(agent_name))
-        answer = await self.service.create(
+        reply = await self.service.create(
             agent,
             params,
             caller,
@@ -106,9 +106,9 @@ class TaskSubmitter:
             metadata=metadata,
             sections=sections,
         )
-        if isinstance(answer, Refusal):
-            raise error_of(answer)
-        return answer
+        if isinstance(reply, Refusal):
+            raise error_of(reply)
+        return reply
 
     def agent(self, name: str) -> Agent:
         """Return the agent with this name.

@@ -21,8 +21,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from ..lifecycle import Event, EventId, LogEntry, event_of_response, kind_of
-from ..lifecycle.execution import Step, encode_step
-from ..lifecycle.fold import ArtifactFold, answer_status, fold
+from ..lifecycle.execution import Activity, encode_activity
+from ..lifecycle.fold import ArtifactFold, fold, message_status
 from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry
 from ..lifecycle.references import quote_key_part
 from .blobs.references import (
@@ -108,8 +108,8 @@ def event_arguments(event: RunRecord) -> EventArguments:
         TypeError: The event is a complete task.
     """
     match event:
-        case Step():
-            return EventArguments("X", "", "", encode_step(event))
+        case Activity():
+            return EventArguments("X", "", "", encode_activity(event))
         case JournalEntry():
             return EventArguments("J", event.key, "", encode_entry(event))
         case Task():
@@ -137,7 +137,7 @@ EntryToWrite = Annotated[JournalEntry, event_arguments]
 """Journal entry as an argument of a script, with its key as `subject`."""
 
 EventsToWrite = Annotated[Sequence[RunRecord], _all_arguments]
-"""Events, steps and journal entries as an argument of a script."""
+"""Events, activities and journal entries as an argument of a script."""
 
 
 class ArtifactArguments(NamedTuple):
@@ -281,7 +281,7 @@ def omit_contents(task: Task, history_length: int | None, *, artifacts: bool = T
         task.ClearField("artifacts")
 
 
-def direct_answer(reply: Sequence[Any]) -> Message | None:
+def direct_message(reply: Sequence[Any]) -> Message | None:
     """Return the agent's message if it is the agent's only event, or None."""
     if isinstance(reply[-1], FoldedTask):
         return None
@@ -340,7 +340,7 @@ def _decode(content: bytes, recorded_us: int | None = None) -> Event:
 def _status(content: bytes, at: int) -> TaskStatus:
     event = _decode(content, at)
     if isinstance(event, Message):
-        return answer_status(event, at)
+        return message_status(event, at)
     assert isinstance(event, TaskStatusUpdateEvent)
     return event.status
 

@@ -31,7 +31,7 @@ from ..lifecycle.references import RunRef
 from ..store import AsyncStore, Keys
 from ..store.client.connection import run_with_retry
 from ..store.runs.commands import Unchanged, revoke_run
-from ..store.runs.release import read_steps
+from ..store.runs.release import read_activities
 from ..store.tasks.commands import read_task
 from ..telemetry.logs import about
 from ..telemetry.names import Action
@@ -120,7 +120,7 @@ class RevokeListener:
         """Log the run of each A2A task whose id an operator revoked instead of the Celery id of its run."""
         for task_id in celery_ids:
             try:
-                steps = await self._store.run(read_steps(self._keys, task_id))
+                steps = await self._store.run(read_activities(self._keys, task_id))
             except StoreUnavailable:
                 return
             if steps is not None and not is_terminal(steps.state):

@@ -187,7 +187,7 @@ def test_another_version_continues_when_the_last_worker_of_the_first_is_killed(t
 
         assert text_of(versions.wait_for_end("versions", task)) == "0 by 1, 1 by 2, 2 by 2"
         assert "began with version 1 of agent 'versions', which no worker has" in newer.output()
-        assert "1" not in {live_worker.version for live_worker in versions.live_workers()}, (
+        assert "1" not in {live_worker.code_version for live_worker in versions.live_workers()}, (
             "a killed worker counts for a time"
         )
 

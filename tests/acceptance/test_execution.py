@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.runs.release import read_activities
 from tests.support.agents.basic import card
 from tests.support.clients.bindings import message_json
 from tests.support.clients.talk import HEADERS, cancel, read, send, state
@@ -74,9 +74,9 @@ class WatchedFleet:
 
     def stored_steps(self, task_id: str) -> list[str]:
         """Return the stored steps of the task, as text."""
-        steps = self.store.run(read_steps(Keys("a2a"), task_id))
+        steps = self.store.run(read_activities(Keys("a2a"), task_id))
         assert steps is not None
-        return [" ".join([s.transition.after, *map(str, s.transition.detail.values())]) for s in steps.steps]
+        return [" ".join([s.transition.after, *map(str, s.transition.detail.values())]) for s in steps.activities]
 
     def get(self, task_id: str, *options: str) -> Result:
         """Run ``a2a get --execution`` in this process, with an operator's app."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.runs.release import read_activities
 from tests.acceptance.test_cancel import IGNORED
 from tests.support.agents.booking_agents import BOOKING_AGENTS, WITH_SCHEMA, BookingAgent, Client, book_over
 from tests.support.clients.bindings import BINDINGS
@@ -34,10 +34,10 @@ class Office:
 
     def steps(self, task_id: str) -> dict[tuple[int, str], list[str]]:
         """Return the states of each run of a task, by number and worker."""
-        steps = self.store.run(read_steps(Keys("a2a"), task_id))
+        steps = self.store.run(read_activities(Keys("a2a"), task_id))
         assert steps is not None
         runs: dict[tuple[int, str], list[str]] = {}
-        for step in steps.steps:
+        for step in steps.activities:
             transition = step.transition
             text = f"{transition.after} {transition.detail.get('tool', '')}".strip()
             runs.setdefault((step.run, step.runner), []).append(text)

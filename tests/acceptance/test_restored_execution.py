@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.runs.release import read_activities
 from tests.support.clients.contexts import Fold, output_of
 from tests.support.clients.talk import state
 from tests.support.processes.fleet import Fleet, Process, running_fleet
@@ -41,10 +41,10 @@ class Workers(Fold):
         task = context.send("go", wait=False)
 
         def is_in_the_tool() -> bool:
-            steps = self.store.run(read_steps(Keys("a2a"), task["id"]))
-            return steps is not None and len(steps.steps) >= 2
+            activities = self.store.run(read_activities(Keys("a2a"), task["id"]))
+            return activities is not None and len(activities.activities) >= 2
 
-        eventually(is_in_the_tool, what="its step is stored")
+        eventually(is_in_the_tool, what="its activity is stored")
         self.replace()
         history: list[str] = output_of(context.wait_for_end(task))
         return history

@@ -99,7 +99,7 @@ ONLY_TYPES = {
     ("a2a_celery/features/families/gateway.py", "handler"),
     ("a2a_celery/features/webhooks/operations.py", "handler"),
     ("a2a_celery/gateway/call.py", "handler"),
-    ("a2a_celery/execution/events/steps.py", "open_run"),
+    ("a2a_celery/execution/events/activities.py", "open_run"),
 }
 LAZY = {
     "a2a_celery/__init__.py",

@@ -289,7 +289,7 @@ def test_nothing_is_skipped_but_a_broker_or_an_engine_that_is_missing() -> None:
     assert marker_files == set()
 
 
-OWNED = {"OpenRun", "RunEventQueue", "Settlement", "StepRecorder"}
+OWNED = {"OpenRun", "RunEventQueue", "Settlement", "ActivityRecorder"}
 """Classes whose attributes only their own methods assign."""
 
 
@@ -314,3 +314,19 @@ def test_no_code_assigns_attributes_of_a_run_from_outside() -> None:
 
     assert {"question", "translator", "is_lost"} <= names
     assert outside == set()
+
+
+ATTRIBUTES = {"Claim": 9, "OpenRun": 17, "RunEventQueue": 17}
+"""Number of attributes of the classes that all parts of a run share. The numbers may only fall."""
+
+
+def attributes_of(node: ast.ClassDef) -> set[str]:
+    """Return the fields of a class and the attributes that its methods assign to `self`."""
+    declared = {item.target.id for item in node.body if isinstance(item, ast.AnnAssign) if hasattr(item.target, "id")}
+    return declared | {target.attr for target in assigned_attributes(node) if ast.unparse(target.value) == "self"}
+
+
+def test_the_classes_that_a_run_shares_gain_no_attribute() -> None:
+    classes = [node for module in SOURCE for node in module.nodes if isinstance(node, ast.ClassDef)]
+
+    assert {node.name: len(attributes_of(node)) for node in classes if node.name in ATTRIBUTES} == ATTRIBUTES

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
+from a2a_celery.lifecycle.execution import Activity, ExecutionState, Transition
 from a2a_celery.lifecycle.own_metadata import suspension_metadata
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import WORKING
@@ -144,11 +144,11 @@ async def lost_run(seeds: Seeds) -> str:
     """Create a task whose first run has lost its worker, and whose second run starts 100 ms after the recovery."""
     claim = await seeds.claim_run(scope=Scope(agent="patient"), max_attempts=3)
     start = Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, time_ns() // 1000)
-    await seeds.append_events(claim, Step(1, 1, "runner", start))
+    await seeds.append_events(claim, Activity(1, 1, "runner", start))
     await seeds.recover_run(claim.ref)
     claim = await seeds.claim_run(claim.ref.task_id, run=2, max_attempts=3)
     later = replace(start, at_us=time_ns() // 1000 + 100_000)
-    await seeds.append_events(claim, Step(2, 2, "runner", later), chunk("x"))
+    await seeds.append_events(claim, Activity(2, 2, "runner", later), chunk("x"))
     return claim.ref.task_id
 
 

@@ -48,7 +48,7 @@ class Task:
     async def attempt(self, agent: Callable[[Turn], Any]) -> Any:
         """Execute the agent in the next attempt and return its result. If it raises `WorkerDies`, the run is lost."""
         claim = await self.scene.seeds.claim_run(self.task_id, run=self.run, max_attempts=100)
-        claim = replace(claim, caller=Caller(user="ann").to_json())
+        claim = replace(claim, turn=replace(claim.turn, caller=Caller(user="ann").to_json()))
         self.task_id = claim.ref.task_id
         events = self.scene.open(claim, settings=self.settings)
         self.open_run = run = self.scene.run_of(events)

@@ -107,7 +107,7 @@ class Scene:
             claim,
             clock=clock,
             hold=hold,
-            answer_allowed=not delivers_messages,
+            message_allowed=not delivers_messages,
             ends_on_return=delivers_messages,
         )
         return claim, events

@@ -74,7 +74,8 @@ async def yields_nothing(turn: Turn) -> AsyncIterator[Any]:
 
 async def log_of(scene: Scene, function: Callable[[Turn], Any]) -> list[Event]:
     """Run `function` as an agent and return the events of its task."""
-    claim = replace(await scene.seeds.claim_run(), caller=Caller().to_json())
+    claim = await scene.seeds.claim_run()
+    claim = replace(claim, turn=replace(claim.turn, caller=Caller().to_json()))
     events = scene.open(claim)
     run = scene.run_of(events)
     begin_agent(RunningAgent(run, events))

@@ -132,5 +132,5 @@ async def test_an_agent_gets_its_complete_task_or_does_not_run(blob_scene: Scene
     await run.complete_claim(claiming)
     whole_claim = run.claim
 
-    assert (claim.is_resolved, whole_claim.is_resolved) == (False, True)
-    assert whole_claim.request.message.parts[0].text == whole_claim.task.history[0].parts[0].text == LARGE
+    assert (claim.snapshot.is_resolved, whole_claim.snapshot.is_resolved) == (False, True)
+    assert whole_claim.turn.request.message.parts[0].text == whole_claim.task.history[0].parts[0].text == LARGE

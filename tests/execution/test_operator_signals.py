@@ -52,8 +52,8 @@ async def test_a_signal_resumes_a_run_or_is_stored(agents: LocalAgents, way: str
 
     assert replies == [True, False, False]
     next_claim = await agents.seeds.claim_run(claim.ref.task_id, run=2)
-    assert next_claim.journal is not None
-    assert next_claim.journal["go#1"].content == b'{"sender":"app","payload":{"number":1}}'
+    assert next_claim.journal.entries is not None
+    assert next_claim.journal.entries["go#1"].content == b'{"sender":"app","payload":{"number":1}}'
     assert await suspensions.take_signal(next_claim, "go", 2) is not None
     assert await suspensions.take_signal(next_claim, "go", 3) is None
 

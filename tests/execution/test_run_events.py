@@ -203,7 +203,8 @@ async def test_an_executor_gets_no_current_task_in_the_first_turn(
     scene: Scene, interrupted_state: TaskState | None, attempt: int, new: bool
 ) -> None:
     claim = await scene.seeds.claim_run()
-    claim = replace(claim, caller=Caller().to_json(), interrupted_state=interrupted_state, attempt=attempt)
+    turn = replace(claim.turn, caller=Caller().to_json(), interrupted_state=interrupted_state, attempt=attempt)
+    claim = replace(claim, turn=turn)
     events, witness = scene.open(claim), Witness()
 
     await ExecutorAdapter(witness).run(scene.run_of(events), events)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 
-from a2a_celery.execution.events.queue import TURNS_TO_RETURN, Writer
+from a2a_celery.execution.events.queue import ITERATIONS_TO_RETURN, Writer
 
 CONTEXT: ContextVar[str] = ContextVar("context", default="")
 
@@ -38,7 +38,7 @@ class Items:
         self.concurrent_writes -= 1
 
 
-async def turns(count: int = 3 * TURNS_TO_RETURN) -> None:
+async def iterations(count: int = 3 * ITERATIONS_TO_RETURN) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -47,9 +47,9 @@ async def test_items_added_together_are_written_together_and_later_ones_by_anoth
     items = Items()
     items.add("a")
     items.add("b")
-    await turns()
+    await iterations()
     items.add("c")
-    await turns()
+    await iterations()
 
     assert items.written == [["a", "b"], ["c"]]
     assert len(items.tasks) == 2
@@ -58,9 +58,9 @@ async def test_items_added_together_are_written_together_and_later_ones_by_anoth
 async def test_an_immediate_end_starts_no_task() -> None:
     items = Items()
     items.add("a")
-    await turns(2)
+    await iterations(2)
     items.over = True
-    await turns()
+    await iterations()
 
     assert await items.writer.finish() is None
     assert items.written == []
@@ -69,7 +69,7 @@ async def test_an_immediate_end_starts_no_task() -> None:
 async def test_the_writer_drops_a_finished_task() -> None:
     items = Items()
     items.add("a")
-    await turns()
+    await iterations()
 
     assert items.written == [["a"]]
     assert await items.writer.finish() is None
@@ -81,7 +81,7 @@ async def test_the_writer_runs_in_the_context_of_its_creator() -> None:
     items = Items()
     CONTEXT.set("the agent's")
     items.add("a")
-    await turns()
+    await iterations()
 
     assert items.contexts == {"the run's"}
 
@@ -89,7 +89,7 @@ async def test_the_writer_runs_in_the_context_of_its_creator() -> None:
 async def test_finish_waits_for_the_current_write_and_stop_cancels_it() -> None:
     items = Items()
     items.add("a")
-    await turns(TURNS_TO_RETURN + 1)
+    await iterations(ITERATIONS_TO_RETURN + 1)
     assert items.concurrent_writes == 1
 
     task = await items.writer.finish()
@@ -98,6 +98,6 @@ async def test_finish_waits_for_the_current_write_and_stop_cancels_it() -> None:
     assert not task.cancelled()
 
     items.add("b")
-    await turns(TURNS_TO_RETURN + 1)
+    await iterations(ITERATIONS_TO_RETURN + 1)
     await items.writer.stop()
     assert items.tasks[-1].cancelled()

@@ -16,7 +16,7 @@ FLEET, CREWAI = "tests/acceptance/test_frameworks.py", "tests/crewai/test_fleet.
 CALLS = "tests/acceptance/test_framework_calls.py::test_calls_on_workers_that_are_killed"
 CONTINUES = "tests/acceptance/test_framework_steps.py::test_an_agent_continues_after_its_last_step_on_another_worker"
 ASKING = "tests/frameworks/test_asking.py::test_a_question_of_a_tool_is_answered"
-STEPS = "tests/frameworks/test_steps.py::test_each_call_of_a_model_and_a_tool_is_a_step"
+ACTIVITIES = "tests/frameworks/test_activities.py::test_each_call_of_a_model_and_a_tool_is_an_activity"
 TOKENS = "tests/frameworks/test_usage.py::test_the_tokens_of_all_runs_of_a_turn"
 SPANS = "tests/frameworks/test_spans.py::test_a_model_sees_the_trace_of_the_run"
 FITS = f"{FLEET}::test_an_answer_that_does_not_fit_the_schema_is_refused"
@@ -50,7 +50,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{IN_CREWAI}::test_a_cancel_stops_a_model_between_two_chunks",
     ),
     "Model and tool calls as [steps](../execution.md)": (
-        *[STEPS] * 5,
+        *[ACTIVITIES] * 5,
         f"{LANGGRAPH}_turns.py::test_calls_of_models_and_tools_are_steps_and_end_with_their_errors",
         f"{LLAMAINDEX}.py::test_the_end_has_the_tokens_and_the_steps_of_the_run",
         f"{IN_CREWAI}::test_calls_are_steps_of_the_execution",

@@ -28,7 +28,7 @@ from opentelemetry import trace
 from typing_extensions import TypedDict
 
 from a2a_celery import ConfigError
-from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
+from a2a_celery.execution.events.activities import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.langgraph import MEMORY, langgraph_agent
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import own_metadata
@@ -216,7 +216,7 @@ async def test_calls_of_models_and_tools_are_steps_and_end_with_their_errors() -
 
     steps = [f"{transition.after} {transition.detail.get('tool', '')}".strip() for transition in execution.history[1:]]
     assert steps == ["MODEL_CALL", "TOOL_EXECUTION look", "TOOL_EXECUTION fail"]
-    assert not execution.has_open_steps
+    assert not execution.has_open_activities
 
 
 async def test_a_span_of_a_node_is_below_the_span_of_the_run() -> None:

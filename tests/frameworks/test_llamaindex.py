@@ -26,7 +26,7 @@ from workflows.runtime.runtime_decorators import BaseRuntimeDecorator
 
 from a2a_celery import ConfigError, Rejected
 from a2a_celery.errors import SessionError
-from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
+from a2a_celery.execution.events.activities import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.llamaindex import MEMORY, llamaindex_agent
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import USAGE, own_metadata
@@ -226,7 +226,7 @@ async def test_the_end_has_the_tokens_and_the_steps_of_the_run() -> None:
     assert MessageToDict(end.metadata) == own_metadata({USAGE: {"m": {"inputTokens": 3, "outputTokens": 2}}})
     steps = [f"{transition.after} {transition.detail.get('tool', '')}".strip() for transition in execution.history[1:]]
     assert steps == ["MODEL_CALL", "TOOL_EXECUTION look", "MODEL_CALL"]
-    assert not execution.has_open_steps
+    assert not execution.has_open_activities
 
 
 async def test_a_call_that_fails_ends_its_step() -> None:
@@ -238,7 +238,7 @@ async def test_a_call_that_fails_ends_its_step() -> None:
     with pytest.raises(ConnectionError):
         await events_of(agent(), state, Part(text="fail"))
 
-    assert (execution.has_open_steps, state) == (False, {})
+    assert (execution.has_open_activities, state) == (False, {})
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from workflows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 
 from a2a_celery import Turn, current_step_key
 from a2a_celery.errors import SessionError, StepsChanged
-from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
+from a2a_celery.execution.events.activities import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.llamaindex import llamaindex_agent
 from a2a_celery.lifecycle.own_metadata import USAGE, own_metadata
 from a2a_celery.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 from a2a.types import Part
 from opentelemetry import trace
 
-from tests.frameworks.test_steps import Scene
+from tests.frameworks.test_activities import Scene
 from workers import stand_in, with_adk, with_agent_framework, with_strands
 
 SAMPLES: dict[str, ModuleType] = {

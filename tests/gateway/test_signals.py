@@ -99,8 +99,8 @@ async def test_a_signal_resumes_the_run_and_publishes_it(site: Site) -> None:
 
     await eventually_async(is_published, what="the next run is published")
     claim = await site.claim(task_id, 2)
-    assert claim.journal is not None
-    assert claim.journal["approval#1"].content == b'{"sender":"client","payload":{"by":"ann"}}'
+    assert claim.journal.entries is not None
+    assert claim.journal.entries["approval#1"].content == b'{"sender":"client","payload":{"by":"ann"}}'
 
 
 async def test_a_signal_without_a_waiting_run_is_stored_once(site: Site) -> None:

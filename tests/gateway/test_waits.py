@@ -11,10 +11,10 @@ from a2a.types import Message, Role, Task, TaskStatus
 
 from a2a_celery.gateway.operator.waits import Wait, waits_of
 from a2a_celery.lifecycle import Event, LogEntry
-from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
+from a2a_celery.lifecycle.execution import Activity, ExecutionState, Transition
 from a2a_celery.lifecycle.own_metadata import retry_metadata, suspension_metadata
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
-from a2a_celery.store.runs.release import Steps
+from a2a_celery.store.runs.release import Activities
 from tests.support.store.seeds import chunk, status
 
 SECOND = 1_000_000
@@ -38,11 +38,11 @@ def log(*events: tuple[int, Event], first: int = 1) -> list[LogEntry]:
     return [LogEntry(version, second * SECOND, event) for version, (second, event) in enumerate(events, first)]
 
 
-def steps(*starts: int, now: int = 1000, running: bool = False) -> Steps:
+def steps(*starts: int, now: int = 1000, running: bool = False) -> Activities:
     """Return steps with a run that begins at each of the seconds `starts`."""
     transitions = [Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, start * SECOND) for start in starts]
-    stored = [Step(run, 1, "w", transition) for run, transition in enumerate(transitions, 1)]
-    return Steps(stored, "agent", "c", WORKING, len(starts) or 1, running, now * SECOND)
+    stored = [Activity(run, 1, "w", transition) for run, transition in enumerate(transitions, 1)]
+    return Activities(stored, "agent", "c", WORKING, len(starts) or 1, running, now * SECOND)
 
 
 def brief(waits: list[Wait]) -> list[Any]:

@@ -13,7 +13,7 @@ from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKI
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.metrics import read_metrics
 from a2a_celery.store.admin.version_workers import VersionWorker, announce_versions, version_workers
-from a2a_celery.store.runs.commands import Claim, NotClaimed, OtherVersion, claim_run, settle_run
+from a2a_celery.store.runs.commands import Claim, NotClaimed, OtherCodeVersion, claim_run, settle_run
 from a2a_celery.store.runs.suspension import Wait, suspend_run
 from a2a_celery.store.tasks.commands import continue_task
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, Seeds, request, status
@@ -27,7 +27,7 @@ class Versions:
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
 
-    async def claim(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim | NotClaimed:
+    async def claim(self, ref: RunRef, version: str, *, claims_other_code_version: bool = False) -> Claim | NotClaimed:
         """Claim a run for a worker of `version`. An empty string stands for a worker without a version."""
         return await self._store.run(
             claim_run(
@@ -38,14 +38,14 @@ class Versions:
                 lease_us=LEASE_US,
                 working=True,
                 max_attempts=9,
-                version=version,
-                claims_other_version=claims_other_version,
+                code_version=version,
+                claims_other_code_version=claims_other_code_version,
             )
         )
 
-    async def claim_run(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim:
+    async def claim_run(self, ref: RunRef, version: str, *, claims_other_code_version: bool = False) -> Claim:
         """Claim a run, and assert that the claim succeeds."""
-        claim = await self.claim(ref, version, claims_other_version=claims_other_version)
+        claim = await self.claim(ref, version, claims_other_code_version=claims_other_code_version)
         assert isinstance(claim, Claim), claim
         return claim
 
@@ -75,38 +75,38 @@ async def test_a_run_of_another_version_is_claimed_only_on_request(seeds: Seeds,
     assert next_run is not None
     ref = RunRef(first.ref.task_id, next_run)
 
-    assert await versions.claim(ref, "2") == OtherVersion("1", b"")
-    assert await versions.claim(ref, "") == OtherVersion("1", b"")
-    assert (await versions.claim_run(ref, "1")).other_version == ""
+    assert await versions.claim(ref, "2") == OtherCodeVersion("1", b"")
+    assert await versions.claim(ref, "") == OtherCodeVersion("1", b"")
+    assert (await versions.claim_run(ref, "1")).journal.other_code_version == ""
 
 
 async def test_a_run_of_a_version_returns_the_options_of_its_publish(seeds: Seeds, versions: Versions) -> None:
     ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.create_task(), 1), "1"))
 
-    assert await versions.claim(ref, "2") == OtherVersion("1", OPTIONS)
+    assert await versions.claim(ref, "2") == OtherCodeVersion("1", OPTIONS)
 
 
 async def test_a_task_moves_to_another_version_when_that_records_a_step(seeds: Seeds, versions: Versions) -> None:
     task_id = await seeds.create_task()
     ref = await versions.suspend(await versions.claim_run(RunRef(task_id, 1), "1"))
-    claim = await versions.claim_run(ref, "2", claims_other_version=True)
-    assert claim.other_version == "1"
+    claim = await versions.claim_run(ref, "2", claims_other_code_version=True)
+    assert claim.journal.other_code_version == "1"
     assert await versions.open_tasks() == {("agent", "1"): 1}, "nothing is recorded yet"
 
     await seeds.append_events(claim, JournalEntry("step#1", "step", "json", b"1", 2))
 
     assert await versions.open_tasks() == {("agent", "2"): 1}
     ref = await versions.suspend(claim)
-    assert isinstance(await versions.claim(ref, "1"), OtherVersion)
+    assert isinstance(await versions.claim(ref, "1"), OtherCodeVersion)
 
 
 async def test_a_run_that_records_nothing_leaves_the_task_to_its_version(seeds: Seeds, versions: Versions) -> None:
     ref = await versions.suspend(await versions.claim_run(RunRef(await seeds.create_task(), 1), "1"))
-    claim = await versions.claim_run(ref, "2", claims_other_version=True)
+    claim = await versions.claim_run(ref, "2", claims_other_code_version=True)
     next_run = (await seeds.recover_run(claim.ref)).next_run
     assert next_run is not None
 
-    assert (await versions.claim_run(RunRef(ref.task_id, next_run), "1")).other_version == ""
+    assert (await versions.claim_run(RunRef(ref.task_id, next_run), "1")).journal.other_code_version == ""
 
 
 async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versions) -> None:
@@ -143,7 +143,7 @@ async def test_a_requeued_task_belongs_to_the_version_of_its_dead_letter(seeds: 
     new_id, _ = await seeds.requeue_task(claim.ref.task_id)
 
     assert await versions.open_tasks() == {("agent", "1"): 1}
-    assert isinstance(await versions.claim(RunRef(new_id, 1), "2"), OtherVersion)
+    assert isinstance(await versions.claim(RunRef(new_id, 1), "2"), OtherCodeVersion)
 
 
 async def test_workers_announce_and_withdraw_their_version_queues(store: AsyncStore, keys: Keys) -> None:
@@ -167,8 +167,8 @@ async def test_a_refused_claim_of_an_unrecorded_retry_changes_nothing(
 
     retry = claim_run(
         keys, claim.ref, token="retry", runner="runner", lease_us=LEASE_US, working=True, retries=1, retried=retried,
-        version="2",
+        code_version="2",
     )  # fmt: skip
-    assert await store.run(retry) == OtherVersion("1", b"")
+    assert await store.run(retry) == OtherCodeVersion("1", b"")
 
     assert await seeds.all_values() == before

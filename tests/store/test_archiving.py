@@ -148,7 +148,7 @@ async def test_an_archived_dead_letter_with_due_deliveries_keeps_no_data_for_a_f
     task_id = created.task.id
     await webhooks.save_config(task_id)
     claim = await store.run(
-        claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=-1, working=True, version="1")
+        claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=-1, working=True, code_version="1")
     )
     assert isinstance(claim, Claim)
     await seeds.append_events(claim, JournalEntry("fetch#1", "step", "json", b"1" * 50))

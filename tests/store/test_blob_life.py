@@ -40,7 +40,7 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     await remove_due_blobs(blob_setup, keys)
 
     assert blob_setup.blobs_of(task_id) == []
-    assert (await blob_seeds.claim_run("new")).request.message.parts[0].text == LARGE
+    assert (await blob_seeds.claim_run("new")).turn.request.message.parts[0].text == LARGE
     assert (await blob_seeds.task("new")).history[0].parts[0].text == LARGE
 
 

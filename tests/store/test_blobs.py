@@ -96,7 +96,7 @@ async def test_every_reader_gets_the_written_parts(
     task = await blob_seeds.task(task_id)
     page = await list_page(blob_setup.store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
 
-    assert list(claim.request.message.parts) == list(claim.task.history[0].parts) == parts
+    assert list(claim.turn.request.message.parts) == list(claim.task.history[0].parts) == parts
     assert list(task.history[0].parts) == list(task.status.message.parts) == parts
     assert [list(artifact.parts) for artifact in task.artifacts] == [parts + parts]
     assert list(page.tasks) == [task]
@@ -344,8 +344,9 @@ async def test_a_claim_can_be_asked_for_its_parts_later(blob_setup: BlobSetup, b
 
     assert isinstance(first, Claim)
     assert isinstance(second, Claim)
-    assert (first.is_resolved, second.is_resolved, first.version) == (False, True, second.version)
-    assert second.request.message.parts[0].text == LARGE
+    assert (first.snapshot.is_resolved, second.snapshot.is_resolved) == (False, True)
+    assert first.snapshot.version == second.snapshot.version
+    assert second.turn.request.message.parts[0].text == LARGE
 
 
 def test_a_stored_message_without_references_is_read_unchanged() -> None:

@@ -23,7 +23,7 @@ async def test_a_claim_shows_working_and_begins_a_lease(store: AsyncStore, keys:
     answer = await store.run(claim(keys, task_id))
 
     assert isinstance(answer, Claim)
-    assert (answer.turn, answer.attempt, answer.version, answer.caller) == (1, 1, 2, b"{}")
+    assert (answer.turn.number, answer.turn.attempt, answer.snapshot.version, answer.turn.caller) == (1, 1, 2, b"{}")
     assert answer.task == await seeds.task(task_id)
     assert await seeds.states(task_id) == [SUBMITTED, WORKING]
     assert await store.redis.zrange(keys.dispatch, 0, -1) == []
@@ -39,7 +39,7 @@ async def test_a_claim_can_leave_the_status_alone(store: AsyncStore, keys: Keys,
 
     answer = await store.run(claim(keys, task_id, working=False))
 
-    assert answer.version == 1
+    assert answer.snapshot.version == 1
     assert await seeds.states(task_id) == [SUBMITTED]
 
 

@@ -123,7 +123,7 @@ async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Ke
         assert result.next_run == claim.ref.run + 1
         assert result.state == SUBMITTED
         claim = await seeds.claim_run(task_id, run=result.next_run)
-        texts.append(claim.request.message.parts[0].text)
+        texts.append(claim.turn.request.message.parts[0].text)
     assert texts == ["one", "two", "three"]
     assert (await seeds.settle_run(claim, status(COMPLETED))).next_run is None
     await seeds.require_consistent(task_id)
@@ -249,7 +249,7 @@ async def test_a_claim_of_the_next_run_shows_working_again(store: AsyncStore, ke
 
     claim = await seeds.claim_run(task_id, run=2)
 
-    assert (claim.turn, claim.attempt) == (2, 1)
-    assert claim.request.message.parts[0].text == "go on"
+    assert (claim.turn.number, claim.turn.attempt) == (2, 1)
+    assert claim.turn.request.message.parts[0].text == "go on"
     assert claim.task == await seeds.task(task_id)
     assert claim.task.status.state == WORKING

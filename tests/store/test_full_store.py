@@ -16,7 +16,7 @@ from a2a_celery.features.sessions.section import SessionSection
 from a2a_celery.features.webhooks import keys as webhook_keys
 from a2a_celery.features.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.lifecycle import Event
-from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
+from a2a_celery.lifecycle.execution import Activity, ExecutionState, Transition
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Operation
@@ -78,9 +78,9 @@ BY_SCRIPT = {
     "settle_requested_post": WRITTEN, "acquire_archivable": WRITTEN, "remove_archived": WRITTEN,
     "defer_archiving": WRITTEN, "acquire_orphaned_blobs": WRITTEN, "forget_removed_blobs": READ,
     # reads
-    "read_task": READ, "list_tasks": READ, "read_log": READ, "read_states": READ, "read_steps": READ, "read_journal":
-    READ, "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ, "scan_deliveries": READ,
-    "skipped_ticks": READ,
+    "read_task": READ, "list_tasks": READ, "read_log": READ, "read_states": READ, "read_activities": READ,
+    "read_journal": READ, "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ,
+    "scan_deliveries": READ, "skipped_ticks": READ,
     "read_recorded": READ,
     "scan_list": READ, "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ,
     "read_messages": READ, "read_family": READ, "acquire_ended_parents": WRITTEN,
@@ -106,7 +106,7 @@ class Case:
     """Expected reaction, or None for the script's reaction in `BY_SCRIPT`."""
 
 
-def _append_case(*events: Event | Step) -> Make:
+def _append_case(*events: Event | Activity) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claim_task(keys, seeds)
         return append(keys, REF, token=TOKEN, written_count=0, events=events)
@@ -114,7 +114,7 @@ def _append_case(*events: Event | Step) -> Make:
     return make
 
 
-def _settle_case(*events: Event | Step, session: bytes | None = None) -> Make:
+def _settle_case(*events: Event | Activity, session: bytes | None = None) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claim_task(keys, seeds)
         sections = [SessionSection.of(keys, 0, session)] if session is not None else ()
@@ -233,7 +233,7 @@ async def _delete(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return delete_task(keys, ANN, "t")
 
 
-STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
+STEP = Activity(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
 
 NOTHING_TO_DO = {
     "end_pauses", "lapse", "due_canvases", "resume_due", "acquire_orphaned_blobs", "remove_archived",

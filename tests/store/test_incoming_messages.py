@@ -119,7 +119,7 @@ def read_before(claim: Claim) -> tuple[int, ...]:
 
 def text_of(claim: Claim) -> str:
     """Return the text of the message that began the claimed turn."""
-    return claim.request.message.parts[0].text
+    return claim.turn.request.message.parts[0].text
 
 
 async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_reads_it(
@@ -187,8 +187,8 @@ async def test_unread_messages_become_the_next_turn_whatever_the_end(
     assert task.status.state == WORKING
     assert await conversation.history(claim) == ["hello", "left", "right", "back", "done"]
     next_claim = await conversation.next_claim(claim)
-    assert (text_of(next_claim), next_claim.turn, next_claim.attempt) == ("right", 2, 1)
-    assert next_claim.interrupted_state == (INPUT_REQUIRED if state == COMPLETED else state)
+    assert (text_of(next_claim), next_claim.turn.number, next_claim.turn.attempt) == ("right", 2, 1)
+    assert next_claim.turn.interrupted_state == (INPUT_REQUIRED if state == COMPLETED else state)
     assert await conversation.unread(next_claim) == ["back"]
     result = await conversation.settle(next_claim, COMPLETED, read_count=1)
     assert (result.state, result.next_run) == (COMPLETED, None)
@@ -218,7 +218,7 @@ async def test_a_pause_that_was_written_before_the_end_is_followed_by_the_turn(
 
     assert isinstance(result, Settled)
     assert (result.state, result.next_run) == (WORKING, 2)
-    assert (await conversation.next_claim(claim)).interrupted_state == INPUT_REQUIRED
+    assert (await conversation.next_claim(claim)).turn.interrupted_state == INPUT_REQUIRED
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -284,7 +284,7 @@ async def test_the_next_attempt_of_a_lost_run_reads_the_messages_again(
     assert (await seeds.recover_run(claim.ref)).outcome == "again"
 
     next_claim = await conversation.next_claim(claim, max_attempts=2)
-    assert (text_of(next_claim), next_claim.attempt) == ("hello", 2)
+    assert (text_of(next_claim), next_claim.turn.attempt) == ("hello", 2)
     assert await conversation.unread(next_claim) == ["left"]
     read_result = await conversation.store.run(
         read_messages(conversation.keys, claim.ref, token=claim.token, received=0)
@@ -327,13 +327,13 @@ async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again
     last = await conversation.next_claim(next_claim)
 
     history = [message.parts[0].text for message in last.task.history]
-    assert last.ask_count == 2
-    assert [history[index] for index in last.turn_messages] == ["hello", "ten", "slowly"]
+    assert last.turn.ask_count == 2
+    assert [history[index] for index in last.turn.messages] == ["hello", "ten", "slowly"]
     assert [history[index] for index in read_before(last)] == ["left", "right"]
     await conversation.settle(last, INPUT_REQUIRED, "what else?")
     await conversation.send(claim, "nothing")
     newest_claim = await conversation.next_claim(last)
-    assert (newest_claim.ask_count, len(newest_claim.turn_messages), read_before(newest_claim)) == (0, 1, ())
+    assert (newest_claim.turn.ask_count, len(newest_claim.turn.messages), read_before(newest_claim)) == (0, 1, ())
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -347,9 +347,9 @@ async def test_an_unread_message_answers_the_question(conversation: Conversation
     next_claim = await conversation.next_claim(claim)
     history = [message.parts[0].text for message in next_claim.task.history]
     assert history == ["hello", "left", "ten", "how far?"]
-    assert [history[index] for index in next_claim.turn_messages] == ["hello", "ten"]
+    assert [history[index] for index in next_claim.turn.messages] == ["hello", "ten"]
     assert [history[index] for index in read_before(next_claim)] == ["left"]
-    assert (next_claim.ask_count, next_claim.interrupted_state) == (1, INPUT_REQUIRED)
+    assert (next_claim.turn.ask_count, next_claim.turn.interrupted_state) == (1, INPUT_REQUIRED)
 
 
 async def test_a_requeued_turn_that_answers_a_question_has_the_same_messages(
@@ -368,7 +368,7 @@ async def test_a_requeued_turn_that_answers_a_question_has_the_same_messages(
     requeued = await seeds.claim_run(new_id, steering=True)
     history = [message.parts[0].text for message in requeued.task.history]
     assert history == ["hello", "left", "how far?", "ten"]
-    assert (requeued.ask_count, requeued.turn_messages, read_before(requeued)) == (1, (0, 3), (1,))
+    assert (requeued.turn.ask_count, requeued.turn.messages, read_before(requeued)) == (1, (0, 3), (1,))
     dead_record = await seeds.store.redis.hgetall(seeds.keys.task(claim.ref.task_id).record)
     assert not {b"turn_messages", b"read_messages"} & dead_record.keys()
 
@@ -397,7 +397,7 @@ async def test_a_message_interrupts_a_claimed_run(conversation: Conversation, ke
     assert isinstance(result, Settled)
     assert (result.state, result.next_run) == (WORKING, 2)
     next_claim = await conversation.next_claim(claim)
-    assert (text_of(next_claim), next_claim.turn) == ("rather this", 2)
+    assert (text_of(next_claim), next_claim.turn.number) == ("rather this", 2)
     assert await conversation.store.run(
         renew_runs(keys, [(next_claim.ref, next_claim.token)], lease_us=LEASE_US)
     ) == Renewal(frozenset(), frozenset())
@@ -427,7 +427,7 @@ async def test_an_interrupted_run_ends_no_task(conversation: Conversation, seeds
     assert (await conversation.settle(claim, state, "the end", question_count=1)).state == WORKING
 
     next_claim = await conversation.next_claim(claim)
-    assert (text_of(next_claim), next_claim.ask_count) == ("rather this", 0)
+    assert (text_of(next_claim), next_claim.turn.ask_count) == ("rather this", 0)
     await seeds.require_consistent(claim.ref.task_id)
 
 
@@ -447,7 +447,7 @@ async def test_a_message_replaces_a_run_that_no_worker_has_claimed(
     assert sorted(await seeds.store.redis.zrange(keys.dispatch, 0, -1)) == sorted(due_names)
     assert await seeds.store.redis.zrange(f"{keys.dispatch}:blocked", 0, -1) == blocked_names
     claim = await seeds.claim_run(first, run=2)
-    assert (text_of(claim), claim.turn) == ("rather this", 2)
+    assert (text_of(claim), claim.turn.number) == ("rather this", 2)
     assert await conversation.history(claim) == ["hello", "rather this"]
     await conversation.settle(claim, COMPLETED)
     assert text_of(await seeds.claim_run(second, run=2)) == "rather this"
@@ -479,7 +479,7 @@ async def test_the_turn_begins_when_the_interrupted_worker_is_lost(conversation:
     assert (await seeds.recover_run(claim.ref)).outcome == "again"
 
     next_claim = await conversation.next_claim(claim)
-    assert (text_of(next_claim), next_claim.turn, next_claim.attempt) == ("rather this", 2, 1)
+    assert (text_of(next_claim), next_claim.turn.number, next_claim.turn.attempt) == ("rather this", 2, 1)
     await seeds.require_consistent(claim.ref.task_id)
 
 

@@ -83,7 +83,7 @@ async def test_entries_are_written_with_the_events_and_are_not_in_the_log(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await seeds.claim_run()
-    assert claim.journal == {}
+    assert claim.journal.entries == {}
 
     await seeds.append_events(claim, entry("a#1"), chunk("a"), entry("b#1"))
 
@@ -100,8 +100,8 @@ async def test_the_next_attempt_receives_the_entries_of_the_lost_one(seeds: Seed
 
     next_claim = await seeds.claim_run(first.ref.task_id, run=2)
 
-    assert next_claim.journal == {"a#1": entry("a#1"), "b#1": entry("b#1", b"\x00\xff", 2)}
-    assert next_claim.journal_origin == first.ref.task_id
+    assert next_claim.journal.entries == {"a#1": entry("a#1"), "b#1": entry("b#1", b"\x00\xff", 2)}
+    assert next_claim.journal.origin == first.ref.task_id
 
 
 async def test_a_run_that_was_returned_or_retried_receives_the_entries(
@@ -117,13 +117,13 @@ async def test_a_run_that_was_returned_or_retried_receives_the_entries(
     }
     await store.run(release_run(keys, first.ref, token=first.token, written_count=1, **retry_arguments))
     retry_claim = await seeds.claim_run(first.ref.task_id, max_attempts=2, retries=1)
-    assert set(retry_claim.journal or ()) == {"a#1", "b#1"}
+    assert set(retry_claim.journal.entries or ()) == {"a#1", "b#1"}
     await store.run(return_run(keys, retry_claim.ref, runner="runner", loss=status(FAILED)))
     await seeds.recover_run(retry_claim.ref)
 
     next_claim = await seeds.claim_run(first.ref.task_id, run=2)
 
-    assert set(next_claim.journal or ()) == {"a#1", "b#1"}
+    assert set(next_claim.journal.entries or ()) == {"a#1", "b#1"}
 
 
 @pytest.mark.parametrize("operation", ["append", "settle"])
@@ -198,11 +198,11 @@ async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(
     await store.run(question)
     await answer(store, keys, claim.ref.task_id)
     next_claim = await seeds.claim_run(claim.ref.task_id, run=2)
-    assert set(next_claim.journal or ()) == {"a#1"}
+    assert set(next_claim.journal.entries or ()) == {"a#1"}
     await seeds.settle_run(next_claim, entry("b#1"), status(INPUT_REQUIRED, "done, what next?"))
     await answer(store, keys, claim.ref.task_id)
 
-    assert (await seeds.claim_run(claim.ref.task_id, run=3)).journal == {}
+    assert (await seeds.claim_run(claim.ref.task_id, run=3)).journal.entries == {}
     assert await leaks(store, keys) == []
 
 
@@ -229,7 +229,7 @@ async def test_a_large_journal_is_read_in_pages(store: AsyncStore, keys: Keys, s
         await seeds.append_events(first, item, written_count=n)
     await seeds.recover_run(first.ref)
     next_claim = await seeds.claim_run(first.ref.task_id, run=2)
-    assert next_claim.journal is None
+    assert next_claim.journal.entries is None
 
     journal: dict[str, JournalEntry] = {}
     cursor, pages = "", 0
@@ -260,14 +260,14 @@ async def test_a_requeued_task_continues_with_the_journal(store: AsyncStore, key
     new_id, _ = await seeds.requeue_task(lost_claim.ref.task_id)
 
     claim = await seeds.claim_run(new_id)
-    assert claim.journal == {"a#1": entry("a#1")}
-    assert claim.journal_origin == lost_claim.ref.task_id
+    assert claim.journal.entries == {"a#1": entry("a#1")}
+    assert claim.journal.origin == lost_claim.ref.task_id
     assert await store.redis.ttl(keys.task(new_id).journal) == -1
     assert await journal(store, keys, lost_claim.ref.task_id) == {}
     assert await leaks(store, keys) == []
     await seeds.recover_run(claim.ref)
     newest, _ = await seeds.requeue_task(new_id)
-    assert (await seeds.claim_run(newest)).journal_origin == lost_claim.ref.task_id
+    assert (await seeds.claim_run(newest)).journal.origin == lost_claim.ref.task_id
 
 
 async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
@@ -280,7 +280,7 @@ async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
     await store.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True))
 
     claim = await seeds.claim_run("new")
-    assert (claim.journal, claim.journal_origin) == ({}, "new")
+    assert (claim.journal.entries, claim.journal.origin) == ({}, "new")
     assert await journal(store, keys, lost_claim.ref.task_id) == {}
     assert await leaks(store, keys) == []
 
@@ -290,7 +290,7 @@ async def test_a_task_whose_entries_were_removed_can_be_requeued(store: AsyncSto
 
     new_id, _ = await seeds.requeue_task(lost_claim.ref.task_id)
 
-    assert (await seeds.claim_run(new_id)).journal == {}
+    assert (await seeds.claim_run(new_id)).journal.entries == {}
     assert await leaks(store, keys) == []
 
 
@@ -304,7 +304,7 @@ async def test_a_failed_run_leaves_a_dead_letter_on_request(store: AsyncStore, k
     assert isinstance(await store.run(read_dead_letter(keys, claim.ref.task_id)), DeadLetter)
     assert await leaks(store, keys) == []
     new_id, _ = await seeds.requeue_task(claim.ref.task_id)
-    assert set((await seeds.claim_run(new_id)).journal or ()) == {"a#1"}
+    assert set((await seeds.claim_run(new_id)).journal.entries or ()) == {"a#1"}
 
 
 async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

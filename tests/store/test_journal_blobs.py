@@ -77,7 +77,7 @@ async def test_a_large_result_is_a_blob_and_the_next_attempt_receives_it(
 
     next_claim = await blob_seeds.claim_run(task_id, run=2)
 
-    assert next_claim.journal == {"fetch#1": entry(), "small#1": entry("small#1", b"1")}
+    assert next_claim.journal.entries == {"fetch#1": entry(), "small#1": entry("small#1", b"1")}
     await blob_seeds.require_consistent(task_id)
     assert await leaks(blob_setup.store, keys) == []
 
@@ -93,11 +93,11 @@ async def test_a_claim_without_blobs_must_be_repeated_with_them(blob_setup: Blob
     claim = await blob_seeds.store.run(claim_run(blob_seeds.keys, ref, **claiming, resolve_blobs=False))
 
     assert isinstance(claim, Claim)
-    assert not claim.is_resolved
+    assert not claim.snapshot.is_resolved
     assert blob_setup.object_store.reads == reads
     second_result = await blob_seeds.store.run(claim_run(blob_seeds.keys, ref, **claiming))
     assert isinstance(second_result, Claim)
-    assert (second_result.is_resolved, second_result.journal) == (True, {"fetch#1": entry()})
+    assert (second_result.snapshot.is_resolved, second_result.journal.entries) == (True, {"fetch#1": entry()})
 
 
 async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup, blob_seeds: Seeds) -> None:
@@ -107,7 +107,7 @@ async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup
         await blob_seeds.append_events(first, *entries[n : n + 100], written_count=n)
     await blob_seeds.recover_run(first.ref)
     next_claim = await blob_seeds.claim_run(first.ref.task_id, run=2)
-    assert next_claim.journal is None
+    assert next_claim.journal.entries is None
 
     journal: dict[str, JournalEntry] = {}
     cursor = ""
@@ -133,7 +133,9 @@ async def test_a_run_that_was_retried_receives_the_large_results(blob_seeds: See
     }
     await blob_seeds.store.run(release_run(keys, first.ref, token=first.token, written_count=0, **retry_arguments))
 
-    assert (await blob_seeds.claim_run(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}
+    assert (await blob_seeds.claim_run(first.ref.task_id, max_attempts=2, retries=1)).journal.entries == {
+        "fetch#1": entry()
+    }
 
 
 @pytest.mark.parametrize("ending", ["append", "settle", "delete"])
@@ -178,7 +180,7 @@ async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
     await answer()
     next_claim = await blob_seeds.claim_run(task_id, run=2)
     await remove_journals(blob_setup, keys)
-    assert next_claim.journal == {"fetch#1": entry()}
+    assert next_claim.journal.entries == {"fetch#1": entry()}
     await blob_seeds.settle_run(next_claim, entry("fetch#2"), status(INPUT_REQUIRED, "done, what next?"))
     await answer()
     newest = await blob_seeds.claim_run(task_id, run=3)
@@ -186,7 +188,7 @@ async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
 
     await remove_journals(blob_setup, keys)
 
-    assert (newest.journal, newest.turn - newest.ask_count) == ({}, 3)
+    assert (newest.journal.entries, newest.turn.first_number) == ({}, 3)
     assert blobs_in(blob_setup, task_id) == {"journal-3"}
     assert await leaks(blob_setup.store, keys) == []
 
@@ -206,12 +208,14 @@ async def test_a_requeued_task_has_copies_of_the_large_results(
 
     assert (blobs_in(blob_setup, dead_id), blobs_in(blob_setup, "new")) == (set(), {"journal-1"})
     claim = await blob_seeds.claim_run("new")
-    assert claim.journal == {key: entry(key) for key in ("fetch#1", "other#1")} | {"small#1": entry("small#1", b"1")}
+    assert claim.journal.entries == {key: entry(key) for key in ("fetch#1", "other#1")} | {
+        "small#1": entry("small#1", b"1")
+    }
     await blob_seeds.require_consistent("new")
     assert await leaks(blob_setup.store, keys) == []
     await blob_seeds.recover_run(claim.ref)
     newest, _ = await blob_seeds.requeue_task("new")
-    assert set((await blob_seeds.claim_run(newest)).journal or ()) == {"fetch#1", "other#1", "small#1"}
+    assert set((await blob_seeds.claim_run(newest)).journal.entries or ()) == {"fetch#1", "other#1", "small#1"}
     await remove_journals(blob_setup, keys)
     assert (blobs_in(blob_setup, "new"), blobs_in(blob_setup, newest)) == (set(), {"journal-1"})
 
@@ -232,7 +236,7 @@ async def test_a_task_that_is_requeued_from_the_start_needs_no_object_store(
     blob_setup.object_store.is_down = False
     await remove_journals(blob_setup, keys)
     assert (blobs_in(blob_setup, dead_id), blobs_in(blob_setup, "new")) == (set(), set())
-    assert (await blob_seeds.claim_run("new")).journal == {}
+    assert (await blob_seeds.claim_run("new")).journal.entries == {}
 
 
 async def test_a_requeue_with_a_higher_threshold_stores_the_results_in_redis(
@@ -245,7 +249,7 @@ async def test_a_requeue_with_a_higher_threshold_stores_the_results_in_redis(
     new_id, _ = await Seeds(store, keys).requeue_task(dead_id)
 
     assert await stored_entry(blob_setup, keys, new_id) == encode_entry(entry())
-    assert (await blob_seeds.claim_run(new_id)).journal == {"fetch#1": entry()}
+    assert (await blob_seeds.claim_run(new_id)).journal.entries == {"fetch#1": entry()}
     await blob_seeds.require_consistent(new_id)
     assert await leaks(blob_setup.store, keys) == []
     await store.aclose()

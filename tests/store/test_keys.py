@@ -8,8 +8,8 @@ import pytest
 
 from a2a_celery.features.idempotency.section import IdempotencyKey
 from a2a_celery.features.webhooks import keys as webhook_keys
+from a2a_celery.lifecycle.execution import Activity, Transition
 from a2a_celery.lifecycle.execution import ExecutionState as S
-from a2a_celery.lifecycle.execution import Step, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
@@ -27,7 +27,7 @@ async def create_all_keys(seeds: Seeds, task_id: str) -> None:
     message_request = request("next", task_id, CONTEXT)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
     await seeds.append_events(claim, chunk("a", task_id), chunk("b", "other:id {x}"), status(WORKING, "busy", step=1))
-    await seeds.append_events(claim, Step(1, 1, "r", Transition(1, S.IDLE, S.INITIALIZING, 1)), written_count=3)
+    await seeds.append_events(claim, Activity(1, 1, "r", Transition(1, S.IDLE, S.INITIALIZING, 1)), written_count=3)
     await seeds.settle_run(claim, status(INPUT_REQUIRED, "?"), written_count=4)
     claim = await seeds.claim_run(task_id, run=2)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="2"))
@@ -65,7 +65,7 @@ async def test_when_all_tasks_have_ended_every_key_expires(
     [name] = await store.redis.zrange(keys.leases, 0, -1)
     token = (await store.redis.hget(keys.task(task_id).record, "token")).decode()
     assert name.decode() == f"{task_id}.2"
-    running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
+    running = replace(claim, ref=RunRef(task_id, 2), token=token)
     await seeds.settle_run(running, status(CANCELED), written_count=2)
 
     assert await store.redis.delete(keys.metrics, keys.scopes) == 2  # these keys do not expire

@@ -21,7 +21,7 @@ from a2a_celery.store.tasks.commands import create_task, request_cancel
 from tests.support.store.delivery_cursors import Webhooks
 from tests.support.store.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 
-from .test_steps import step
+from .test_activities import activity
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 LATER = datetime(2000, 1, 1, tzinfo=UTC)
@@ -95,22 +95,22 @@ async def test_the_waiting_time_of_a_blocked_run_starts_with_its_turn(
     assert (await fleet_metrics()).times("queue")[ANN.agent].sum < 50
 
 
-async def test_a_step_is_no_first_event(seeds: Seeds, fleet_metrics: ReadMetrics) -> None:
+async def test_an_activity_is_no_first_event(seeds: Seeds, fleet_metrics: ReadMetrics) -> None:
     async def first_event_count() -> int:
         return sum(sum(times.buckets) for times in (await fleet_metrics()).times("first").values())
 
     claim = await seeds.claim_run()
-    await seeds.append_events(claim, step())
-    await seeds.append_events(claim, step(2), written_count=1)
+    await seeds.append_events(claim, activity())
+    await seeds.append_events(claim, activity(2), written_count=1)
     assert await first_event_count() == 0, "its agent has sent nothing"
-    await seeds.append_events(claim, step(3), chunk("a"), written_count=2)
+    await seeds.append_events(claim, activity(3), chunk("a"), written_count=2)
     assert await first_event_count() == 1
     await seeds.append_events(claim, chunk("b"), written_count=4)
     await seeds.settle_run(claim, status(COMPLETED), written_count=5)
     assert await first_event_count() == 1
 
     claim = await seeds.claim_run()
-    await seeds.append_events(claim, step())
+    await seeds.append_events(claim, activity())
     await seeds.settle_run(claim, status(COMPLETED), written_count=1)
     assert await first_event_count() == 2
 

@@ -52,7 +52,7 @@ from a2a_celery.store.runs.release import (
     delegate_to_canvas,
     due_canvases,
     end_by_result,
-    read_steps,
+    read_activities,
     record_result,
     release_run,
     retry_run,
@@ -323,7 +323,7 @@ async def _return_run(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _steps(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claim_task(keys, seeds)
-    return read_steps(keys, "t")
+    return read_activities(keys, "t")
 
 
 async def _journal(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -12,13 +12,13 @@ from a2a.types import Part, TaskArtifactUpdateEvent
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle import EventId, fold
+from a2a_celery.lifecycle.execution import Activity, Transition
 from a2a_celery.lifecycle.execution import ExecutionState as S
-from a2a_celery.lifecycle.execution import Step, Transition
 from a2a_celery.lifecycle.outcomes import agent_message
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
-from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.runs.release import read_activities
 from a2a_celery.store.tasks.commands import (
     continue_task,
     create_task,
@@ -39,10 +39,10 @@ CHUNK_BYTES = 70
 RUNNER = "worker-host.12345.0a1b2c3d"
 
 
-def steps(runner: str = RUNNER) -> list[Step]:
-    """Return the steps of a run without calls."""
+def activities(runner: str = RUNNER) -> list[Activity]:
+    """Return the activities of a run without calls."""
     transitions = (Transition(1, S.IDLE, S.INITIALIZING, 10**15), Transition(2, S.INITIALIZING, S.COMPLETED, 10**15))
-    return [Step(1, 1, runner, transition) for transition in transitions]
+    return [Activity(1, 1, runner, transition) for transition in transitions]
 
 
 async def is_packed(seeds: Seeds, task_id: str) -> bool:
@@ -57,7 +57,7 @@ async def test_memory_of_a_finished_echo(store: AsyncStore, keys: Keys, seeds: S
         answer.task_id, answer.context_id = claim.ref.task_id, claim.task.context_id
         end = status(COMPLETED)
         end.task_id, end.context_id = answer.task_id, answer.context_id
-        await seeds.settle_run(claim, steps()[0], answer, steps()[1], end)
+        await seeds.settle_run(claim, activities()[0], answer, activities()[1], end)
 
     byte_count = 0
     async for key in store.redis.scan_iter():
@@ -69,18 +69,18 @@ async def test_memory_of_a_finished_echo(store: AsyncStore, keys: Keys, seeds: S
 @pytest.mark.parametrize("task_id", ["plain", "a:b", "with space", "100%", "{brace}", "-", "ünï", "t.1", CONTEXT])
 async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str) -> None:
     claim = await seeds.claim_run(await seeds.create_task(task_id=task_id))
-    await seeds.settle_run(claim, status(INPUT_REQUIRED, f"Which {task_id}?", step=1))
+    await seeds.settle_run(claim, status(INPUT_REQUIRED, f"Which {task_id}?", activity=1))
     entries_before = (await store.run(read_log(keys, task_id, 0))).entries
     message_request = request("next", task_id, CONTEXT)
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
     claim = await seeds.claim_run(task_id, run=2)
     await seeds.append_events(
-        claim, *steps()[:1], chunk("a", task_id), chunk(f"b {CONTEXT}", task_id), chunk("c", "other")
+        claim, *activities()[:1], chunk("a", task_id), chunk(f"b {CONTEXT}", task_id), chunk("c", "other")
     )
     live_entries = (await store.run(read_log(keys, task_id, 0))).entries
 
     await seeds.settle_run(
-        claim, *steps()[1:], status(WORKING, "busy"), status(COMPLETED, "done", end=1), written_count=4
+        claim, *activities()[1:], status(WORKING, "busy"), status(COMPLETED, "done", end=1), written_count=4
     )
 
     assert await is_packed(seeds, task_id)
@@ -89,27 +89,27 @@ async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, se
     assert live_entries[: len(entries_before)] == entries_before
     assert [entry.version for entry in page.entries] == list(range(1, page.version + 1))
     await seeds.require_consistent(task_id)
-    stored_steps = await store.run(read_steps(keys, task_id))
-    assert stored_steps is not None
-    assert list(stored_steps.steps) == steps()
+    stored_activities = await store.run(read_activities(keys, task_id))
+    assert stored_activities is not None
+    assert list(stored_activities.activities) == activities()
     assert await leaks(store, keys) == []
 
 
 @pytest.mark.parametrize("runner", [RUNNER, "", 'a "quoted" host', "back\\slash", "ünï", "INITIALIZING"])
-@pytest.mark.parametrize("step_count", [0, 1, 2])
-async def test_steps_of_a_packed_task_name_their_runner(
-    store: AsyncStore, keys: Keys, seeds: Seeds, runner: str, step_count: int
+@pytest.mark.parametrize("activity_count", [0, 1, 2])
+async def test_activities_of_a_packed_task_name_their_runner(
+    store: AsyncStore, keys: Keys, seeds: Seeds, runner: str, activity_count: int
 ) -> None:
     claim = await seeds.claim_run()
     live_entries = (await store.run(read_log(keys, claim.ref.task_id, 0))).entries
 
-    await seeds.settle_run(claim, chunk(runner), *steps(runner)[:step_count], status(COMPLETED, runner))
+    await seeds.settle_run(claim, chunk(runner), *activities(runner)[:activity_count], status(COMPLETED, runner))
 
     assert await is_packed(seeds, claim.ref.task_id)
     assert (await store.run(read_log(keys, claim.ref.task_id, 0))).entries[: len(live_entries)] == live_entries
-    stored_steps = await store.run(read_steps(keys, claim.ref.task_id))
-    assert stored_steps is not None
-    assert list(stored_steps.steps) == steps(runner)[:step_count]
+    stored_activities = await store.run(read_activities(keys, claim.ref.task_id))
+    assert stored_activities is not None
+    assert list(stored_activities.activities) == activities(runner)[:activity_count]
     await seeds.require_consistent(claim.ref.task_id)
 
 

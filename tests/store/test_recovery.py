@@ -202,7 +202,7 @@ async def test_an_agent_runs_again_up_to_its_maximum_of_attempts(store: AsyncSto
             )
         )
         assert isinstance(result, Claim)
-        assert (result.attempt, result.turn) == (attempt, 1)
+        assert (result.turn.attempt, result.turn.number) == (attempt, 1)
 
     await Recoverer(store, keys).tick()
 
@@ -410,7 +410,7 @@ async def test_a_valid_lease_is_respected(store: AsyncStore, keys: Keys, seeds: 
 
     assert (await store.run(lapsed_runs(keys, limit=10))).runs == []
     lapsed_run = Lapsed(claim.ref, "agent", 1, 1)
-    assert await store.run(lapse_run(keys, lapsed_run, task, claim.version, delay_us=0)) == Lapse("over")
+    assert await store.run(lapse_run(keys, lapsed_run, task, claim.snapshot.version, delay_us=0)) == Lapse("over")
 
 
 async def test_a_task_that_changed_during_the_recovery_is_read_again(
@@ -420,7 +420,7 @@ async def test_a_task_that_changed_during_the_recovery_is_read_again(
     [lapsed_run] = (await store.run(lapsed_runs(keys, limit=10))).runs
     await seeds.append_events(claim, chunk("late"))
 
-    stale = lapse_run(keys, lapsed_run, claim.task, claim.version, delay_us=0)
+    stale = lapse_run(keys, lapsed_run, claim.task, claim.snapshot.version, delay_us=0)
 
     assert await store.run(stale) == Lapse("changed")
     await Recoverer(store, keys).tick()
@@ -506,9 +506,9 @@ async def test_another_attempt_still_knows_which_pause_its_message_answers(
     await Recoverer(store, keys).tick()
     next_claim = await store.run(claim_run(keys, RunRef(task_id, 3), token="t", lease_us=LEASE_US, **options))
 
-    assert first.interrupted_state is None
-    assert answering.interrupted_state == next_claim.interrupted_state == AUTH_REQUIRED
-    assert next_claim.attempt == 2
+    assert first.turn.interrupted_state is None
+    assert answering.turn.interrupted_state == next_claim.turn.interrupted_state == AUTH_REQUIRED
+    assert next_claim.turn.attempt == 2
 
 
 async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(

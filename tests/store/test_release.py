@@ -197,7 +197,7 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
     next_claim = await claim_and_record(store, keys, RunRef(task_id, 2), "next", retries=1)
 
     assert isinstance(next_claim, Claim)
-    counts = [(claim.attempt, RunOptions.from_json(claim.options).retries) for claim in (first, retry, next_claim)]
+    counts = [(claim.turn.attempt, RunOptions.from_json(claim.options).retries) for claim in (first, retry, next_claim)]
     assert counts == [(1, 0), (1, 1), (2, 1)]
     await seeds.require_consistent(task_id)
 

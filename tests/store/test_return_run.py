@@ -57,7 +57,7 @@ async def test_an_unclaimed_run_gets_a_new_number(store: AsyncStore, keys: Keys,
     late_result = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     assert isinstance(late_result, Dropped)
     claim = await begin_run(store, keys, RunRef(task_id, 2), max_attempts=1)
-    assert (claim.attempt, claim.turn) == (1, 1)
+    assert (claim.turn.attempt, claim.turn.number) == (1, 1)
     await seeds.require_consistent(task_id)
 
 
@@ -81,7 +81,7 @@ async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStor
     for n in (1, 2, 3):
         ref = RunRef(task_id, n)
         claim = await begin_run(store, keys, ref, max_attempts=2)
-        assert claim.attempt == n
+        assert claim.turn.attempt == n
         await seeds.append_events(claim, chunk("half", "h", append=False))
 
         first, second = await give_up(store, keys, ref), await give_up(store, keys, ref)

@@ -109,7 +109,7 @@ async def test_a_large_message_never_enters_lua_and_is_stored_once(
     assert len(sizes) > 100
     assert max(sizes) < len(LARGE)
     assert repr(await tasks.all_values()).count(MESSAGE) == 1
-    assert claim.request.message.parts[0].text == MESSAGE
+    assert claim.turn.request.message.parts[0].text == MESSAGE
     task = await tasks.task(task_id)
     assert [task.history[0].parts[0].text, task.artifacts[0].parts[0].text] == [MESSAGE, LARGE]
     assert task.status.message.parts[0].text == LARGE
@@ -158,8 +158,8 @@ async def test_a_large_request_is_stored_completely_with_any_threshold(
     assert begins(created)
     assert begins(continued)
     assert list(created.task.history[0].parts) == parts
-    assert list(claim.request.message.parts) == parts
-    assert list((await seeds.claim_run("large", run=2)).request.message.parts) == parts
+    assert list(claim.turn.request.message.parts) == parts
+    assert list((await seeds.claim_run("large", run=2)).turn.request.message.parts) == parts
     assert [list(message.parts) for message in (await seeds.task("large")).history if message.role == 1] == [parts] * 2
     await tasks.require_consistent("large")
     await store.aclose()
@@ -372,7 +372,7 @@ async def test_further_messages_reach_the_next_run(tasks: Seeds, method: str) ->
 
     next_claim = await tasks.claim_run(task_id, run=2)
 
-    assert next_claim.request.message.parts[0].text == MESSAGE
+    assert next_claim.turn.request.message.parts[0].text == MESSAGE
     assert (await tasks.task(task_id)).history[-1].parts[0].text == MESSAGE
     assert list((await blobs_of(tasks, task_id)).values()) == [-1]
 
@@ -390,7 +390,7 @@ async def test_the_blobs_of_a_journal_are_deleted_with_the_journal(tasks: Seeds,
     await tasks.settle_run(next_claim, status(COMPLETED))
 
     assert name.startswith("journal-1/")
-    assert next_claim.journal == {"fetch#1": entry}
+    assert next_claim.journal.entries == {"fetch#1": entry}
     assert await blobs_of(tasks, task_id) == {}
     assert await size_of(tasks, task_id) < with_journal - 5000
     assert await tasks.store.run(blobs_in_use(keys)) == 0
@@ -416,8 +416,8 @@ async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
 
     assert all(0 < seconds <= RETENTION for seconds in old_blobs.values())
     assert len(old_blobs) == 1  # the journal has moved
-    assert next_claim.request.message.parts[0].text == MESSAGE
-    assert next_claim.journal == {"fetch#1": entry}
+    assert next_claim.turn.request.message.parts[0].text == MESSAGE
+    assert next_claim.journal.entries == {"fetch#1": entry}
     assert (await tasks.task("new")).history[0].parts[0].text == MESSAGE
 
 
@@ -477,7 +477,7 @@ async def test_a_process_with_an_object_store_reads_blobs_in_redis(
 
     await blob_seeds.append_events(claim, chunk(LARGE))
 
-    assert claim.request.message.parts[0].text == MESSAGE
+    assert claim.turn.request.message.parts[0].text == MESSAGE
     assert (await blob_seeds.task(task_id)).artifacts[0].parts[0].text == LARGE
     with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
         await tasks.task(task_id)

@@ -28,7 +28,7 @@ from a2a_celery.store.runs.commands import (
     revoke_run,
 )
 from a2a_celery.store.runs.publication import acquire_due_runs
-from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.runs.release import read_activities
 from a2a_celery.store.runs.suspension import suspend_run, take_signal
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from a2a_celery.store.tasks.replies import CanceledNow
@@ -85,8 +85,8 @@ async def test_a_run_continues_at_its_time_and_not_before(
     [due] = await store.run(acquire_due_runs(keys, limit=10, delay_us=HOUR_US))
     assert due.ref == RunRef(claim.ref.task_id, 2)
     next_claim = await seeds.claim_run(claim.ref.task_id, run=2)
-    assert next_claim.journal == {"sleep#1": timeout_entry("sleep")}
-    assert (next_claim.turn, next_claim.attempt) == (claim.turn, claim.attempt)
+    assert next_claim.journal.entries == {"sleep#1": timeout_entry("sleep")}
+    assert (next_claim.turn.number, next_claim.turn.attempt) == (claim.turn.number, claim.turn.attempt)
     assert await suspensions.suspended_runs() == []
 
 
@@ -265,13 +265,13 @@ async def test_a_signal_resumes_the_run_that_waits_for_it(
 
     reply = await suspensions.send_signal(claim.ref.task_id, "go", b'{"by":"ann"}')
 
-    steps = await store.run(read_steps(keys, claim.ref.task_id))
+    steps = await store.run(read_activities(keys, claim.ref.task_id))
     assert steps is not None
     assert 0 < steps.resumed_us <= steps.now_us
     assert reply == SignalResumed(RunRef(claim.ref.task_id, 2), "agent", b'{"retries":2}')
     next_claim = await seeds.claim_run(claim.ref.task_id, run=2)
-    assert next_claim.journal is not None
-    assert next_claim.journal["go#1"].content == b'{"by":"ann"}'
+    assert next_claim.journal.entries is not None
+    assert next_claim.journal.entries["go#1"].content == b'{"by":"ann"}'
     assert await store.redis.exists(keys.task(claim.ref.task_id).signals) == 0
 
 
@@ -309,8 +309,8 @@ async def test_a_signal_between_the_check_and_the_suspension_is_not_lost(
 
     assert reply.next_run == 2
     next_claim = await seeds.claim_run(claim.ref.task_id, run=2)
-    assert next_claim.journal is not None
-    assert next_claim.journal["go#1"].content == b"7"
+    assert next_claim.journal.entries is not None
+    assert next_claim.journal.entries["go#1"].content == b"7"
 
 
 async def test_two_signals_at_once_resume_the_run_once(
@@ -326,8 +326,11 @@ async def test_two_signals_at_once_resume_the_run_once(
     assert sum(isinstance(reply, SignalResumed) for reply in replies) == 1
     next_claim = await seeds.claim_run(claim.ref.task_id, run=2)
     entries = [await suspensions.take_signal(next_claim, "go", number) for number in range(2, 21)]
-    assert next_claim.journal is not None
-    payloads = [next_claim.journal["go#1"].content, *(e.content for e in entries if not isinstance(e, RunLost | None))]
+    assert next_claim.journal.entries is not None
+    payloads = [
+        next_claim.journal.entries["go#1"].content,
+        *(e.content for e in entries if not isinstance(e, RunLost | None)),
+    ]
     assert sorted(payloads) == sorted(str(n).encode() for n in range(20))
     assert await store.redis.exists(keys.task(claim.ref.task_id).signals) == 0
 
@@ -343,8 +346,8 @@ async def test_a_wait_ends_either_by_its_signal_or_by_its_time(seeds: Seeds, sus
         await asyncio.gather(*(calls if round_number % 2 else reversed(calls)))
 
         next_claim = await seeds.claim_run(claim.ref.task_id, run=2)
-        assert next_claim.journal is not None
-        entry, rest = next_claim.journal["go#1"], await suspensions.take_signal(next_claim, "go", 2)
+        assert next_claim.journal.entries is not None
+        entry, rest = next_claim.journal.entries["go#1"], await suspensions.take_signal(next_claim, "go", 2)
         is_timeout = entry == timeout_entry("go")
         assert is_timeout == (rest is not None)
         outcomes.add(is_timeout)

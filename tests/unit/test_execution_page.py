@@ -10,8 +10,8 @@ import a2a_celery
 from a2a_celery import Turn
 from a2a_celery.execution.agents.blocking_turn import BlockingTurn
 from a2a_celery.execution.celery.celery_events import EXECUTION_EVENT
+from a2a_celery.execution.events.activities import ACTIVITY_DELAY, MAX_NAME, Execution
 from a2a_celery.execution.events.observers import DETAILS
-from a2a_celery.execution.events.steps import MAX_NAME, STEP_DELAY, Execution
 from a2a_celery.lifecycle import execution
 from a2a_celery.lifecycle.execution import CHECKPOINT_STATES, EXECUTION_TRANSITIONS, ExecutionState
 from a2a_celery.lifecycle.own_metadata import EXECUTION, NAMESPACE
@@ -68,8 +68,8 @@ def test_numbers_are_those_of_the_code() -> None:
 
     assert f"truncated to {MAX_NAME} characters" in PAGE
     assert "the newest 1,000 transitions" in PAGE
-    assert "local MAX_STEPS = 1000 " in lua
-    assert STEP_DELAY == 0.5
+    assert "local MAX_ACTIVITIES = 1000 " in lua
+    assert ACTIVITY_DELAY == 0.5
     assert " ".join(PAGE.split()).count("half a second") == 2
 
 

@@ -154,7 +154,7 @@ def test_an_incomplete_log_is_refused(entries: list[LogEntry], error: str) -> No
         (FIRST, EventKind.TASK),
         (status(WORKING), EventKind.STATUS),
         (chunk("a"), EventKind.ARTIFACT),
-        (message("m"), EventKind.ANSWER),
+        (message("m"), EventKind.AGENT_MESSAGE),
         (message("m", Role.ROLE_USER), EventKind.CLIENT_MESSAGE),
     ],
 )

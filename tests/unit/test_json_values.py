@@ -166,7 +166,7 @@ def test_the_log_names_the_place_of_a_number_that_an_executor_may_have_rounded(
 
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            Translator(Task(id="t"), answer_allowed=False).translate(event)
+            Translator(Task(id="t"), message_allowed=False).translate(event)
 
     [line] = [record.getMessage() for record in caplog.records]
     assert "beyond 2^53 - 1 at artifact.parts[].data.orders[].rounded as a double" in line

@@ -43,7 +43,7 @@ def translator(state: TaskState = SUBMITTED, *, answer: bool = True, artifacts: 
     """Return a translator for a task in `state`."""
     task = Task(id="t", context_id="c", status=TaskStatus(state=state))
     task.artifacts.extend(Artifact(artifact_id=artifact_id) for artifact_id in artifacts)
-    return Translator(task, answer_allowed=answer)
+    return Translator(task, message_allowed=answer)
 
 
 def agent_message(text: str = "hi") -> Message:

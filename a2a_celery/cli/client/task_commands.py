@@ -306,11 +306,11 @@ async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limi
     async with gateway.agent(await gateway.card(name)) as client:
         while True:
             size = min(PAGE, limit - len(tasks))
-            answer = await client.list_tasks(
+            page = await client.list_tasks(
                 ListTasksRequest(status=state, context_id=context_id, page_size=size, page_token=token)
             )
-            tasks += answer.tasks
-            token = answer.next_page_token
+            tasks += page.tasks
+            token = page.next_page_token
             if not token or len(tasks) >= limit:
                 return tasks[:limit], bool(token)
 

@@ -261,7 +261,7 @@ def backlogs(survey: Survey) -> Findings:
 def agent_versions(survey: Survey) -> Findings:
     tasks, nodes = survey.metrics.counted("version"), defaultdict[tuple[str, str], set[str]](set)
     for worker in survey.version_workers:
-        nodes[worker.agent, worker.version].add(worker.worker)
+        nodes[worker.agent, worker.code_version].add(worker.worker)
     for agent, version in sorted({*nodes, *tasks}):
         about, count = f"agent {agent}", tasks.get((agent, version), 0)
         if workers := len(nodes[agent, version]):

@@ -25,8 +25,8 @@ from ...lifecycle.references import Scope
 from ...lifecycle.states import TERMINAL
 from ...operations.service import TaskService
 from ...store import Keys, SyncStore
-from ...store.runs.release import Steps, read_steps
-from ...store.runs.step_durations import StepDuration, step_durations
+from ...store.runs.activity_durations import ActivityDuration, activity_durations
+from ...store.runs.release import Activities, read_activities
 from ...store.tasks.commands import read_task
 from ...submission import Submissions
 from ..options import Decorator
@@ -39,13 +39,13 @@ StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
 
 HELP = {
     "store": "Use the task of any caller, for operators.",
-    "execution": "Show the steps of its runs: state, time, duration and worker.",
+    "execution": "Show the activities of its runs: state, time, duration and worker.",
     **{name: view.help for name, view in TASK_VIEWS.items()},
 }
 """Help of each option of `with_store_options`."""
 
 UNKNOWN_DURATION = "lost"
-"""Text that is shown as the duration of a step if the next step was not recorded."""
+"""Text that is shown as the duration of an activity if the next activity was not recorded."""
 
 
 def with_store_options(**functions: StoredTaskCommand) -> Decorator:
@@ -71,8 +71,8 @@ def with_store_options(**functions: StoredTaskCommand) -> Decorator:
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Print a task from the store, and the notes of features about it."""
     with operator_store(context, agent) as (a2a, store, keys):
-        task, steps = _read(a2a, store, keys, task_id, agent)
-        print_task(task, as_lines, steps.agent)
+        task, activities = _read(a2a, store, keys, task_id, agent)
+        print_task(task, as_lines, activities.agent)
         if as_lines:
             return
         for note in TASK_NOTES:
@@ -101,11 +101,11 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
 def cancel_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Cancel a task as its client would, and show the task when its agent has stopped or the timeout has passed."""
     with operator_store(context, agent) as (a2a, store, keys):
-        task, steps = _read(a2a, store, keys, task_id, agent)
+        task, activities = _read(a2a, store, keys, task_id, agent)
         if task.status.state in TERMINAL:
             raise click.ClickException(f"task {task_id} is {state_name(task.status.state)}: it has ended")
         timeout = longest_grace(a2a.agents.values(), a2a.settings) + BEYOND_GRACE
-        target = (task_id, steps.scope, steps.context_id)
+        target = (task_id, activities.scope, activities.context_id)
 
         async def cancel(service: TaskService) -> str:
             [outcome] = [outcome async for _, outcome in cancel_tasks(service, [target], timeout)]
@@ -125,27 +125,27 @@ def _events(a2a: A2A, scope: Scope, task_id: str) -> Iterator[StreamResponse]:
         yield from submissions.handle(scope.agent, task_id, owner=scope.owner, tenant=scope.tenant).events()
 
 
-def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, Steps]:
-    """Return a task and its steps.
+def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tuple[Task, Activities]:
+    """Return a task and its activities.
 
     Raises:
         click.ClickException: The task does not exist, or belongs to an agent other than `agent`.
     """
-    snapshot, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
-    if snapshot is None or steps is None or agent not in (None, steps.agent):
+    snapshot, activities = store.run(read_task(keys, None, task_id)), store.run(read_activities(keys, task_id))
+    if snapshot is None or activities is None or agent not in (None, activities.agent):
         raise missing_task(a2a, task_id, agent)
-    return snapshot[0], steps
+    return snapshot[0], activities
 
 
-def _step_fields(duration_of: StepDuration, task_id: str, agent: str) -> dict[str, Any]:
-    step, transition, seconds = duration_of.step, duration_of.step.transition, duration_of.seconds
+def _activity_fields(duration_of: ActivityDuration, task_id: str, agent: str) -> dict[str, Any]:
+    activity, transition, seconds = duration_of.activity, duration_of.activity.transition, duration_of.seconds
     return {
         "task": task_id,
         "agent": agent,
-        "run": step.run,
-        "attempt": step.attempt,
-        "worker": worker_of(step.runner),
-        "process": process_of(step.runner),
+        "run": activity.run,
+        "attempt": activity.attempt,
+        "worker": worker_of(activity.runner),
+        "process": process_of(activity.runner),
         "number": transition.number,
         "from": transition.before,
         "state": transition.after,
@@ -156,34 +156,35 @@ def _step_fields(duration_of: StepDuration, task_id: str, agent: str) -> dict[st
     }
 
 
-def _how_long(duration_of: StepDuration) -> str:
+def _how_long(duration_of: ActivityDuration) -> str:
     if duration_of.seconds is None:
-        return "-" if duration_of.step.transition.after in ENDS else UNKNOWN_DURATION
+        return "-" if duration_of.activity.transition.after in ENDS else UNKNOWN_DURATION
     text = f"{duration_of.seconds:.3f} s" if duration_of.seconds < 60 else duration(duration_of.seconds)
     return f"{text} so far" if duration_of.open else text
 
 
-STEP_COLUMNS: Mapping[str, Callable[[StepDuration], str]] = {
-    "RUN": lambda duration_of: str(duration_of.step.run),
-    "ATTEMPT": lambda duration_of: str(duration_of.step.attempt),
-    "STATE": lambda duration_of: duration_of.step.transition.after,
-    "WHEN": lambda duration_of: f"{duration_of.step.transition.at:%Y-%m-%d %H:%M:%S.%f}"[:-3],
+ACTIVITY_COLUMNS: Mapping[str, Callable[[ActivityDuration], str]] = {
+    "RUN": lambda duration_of: str(duration_of.activity.run),
+    "ATTEMPT": lambda duration_of: str(duration_of.activity.attempt),
+    "STATE": lambda duration_of: duration_of.activity.transition.after,
+    "WHEN": lambda duration_of: f"{duration_of.activity.transition.at:%Y-%m-%d %H:%M:%S.%f}"[:-3],
     "FOR": _how_long,
-    "WHAT": lambda duration_of: ", ".join(f"{k} {v}" for k, v in duration_of.step.transition.detail.items()),
-    "WORKER": lambda duration_of: worker_of(duration_of.step.runner),
+    "WHAT": lambda duration_of: ", ".join(f"{k} {v}" for k, v in duration_of.activity.transition.detail.items()),
+    "WORKER": lambda duration_of: worker_of(duration_of.activity.runner),
 }
 
 
 def show_execution(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    """Print the steps of a task's runs."""
+    """Print the activities of a task's runs."""
     with operator_store(context, agent) as (a2a, store, keys):
-        steps = store.run(read_steps(keys, task_id))
-    if steps is None or agent not in (None, steps.agent):
+        activities = store.run(read_activities(keys, task_id))
+    if activities is None or agent not in (None, activities.agent):
         raise missing_task(a2a, task_id, agent)
     if not as_lines:
-        version = f", version {steps.version}" if steps.version else ""
-        heading = f"task {task_id} ({steps.agent}{version}, context {steps.context_id}): {state_name(steps.state)}"
+        version = f", version {activities.code_version}" if activities.code_version else ""
+        of_agent, state = f"{activities.agent}{version}", state_name(activities.state)
+        heading = f"task {task_id} ({of_agent}, context {activities.context_id}): {state}"
         click.echo(printable(heading))
-    table = Table(STEP_COLUMNS, partial(_step_fields, task_id=task_id, agent=steps.agent), times=["WHEN"])
-    empty = "no step is recorded yet: no run has begun, or one has just begun"
-    table.print(list(step_durations(steps)), as_lines, empty)
+    table = Table(ACTIVITY_COLUMNS, partial(_activity_fields, task_id=task_id, agent=activities.agent), times=["WHEN"])
+    empty = "no activity is recorded yet: no run has begun, or one has just begun"
+    table.print(list(activity_durations(activities)), as_lines, empty)

@@ -114,7 +114,7 @@ class ExecutorAdapter:
 
     async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         claim = run.claim
-        related_tasks = await run.own_tasks(claim.request.message.reference_task_ids)
+        related_tasks = await run.own_tasks(claim.turn.request.message.reference_task_ids)
         context = _request_context(claim, _paused_task(claim), related_tasks)
         for feature in run.features:
             if feature.EXECUTOR_KEY:
@@ -139,7 +139,7 @@ class FunctionAdapter:
         self._cleanup = cleanup
 
     async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
-        turn = Turn(run, events, Caller.from_json(run.claim.caller))
+        turn = Turn(run, events, Caller.from_json(run.claim.turn.caller))
         turn.related_tasks = await run.own_tasks(turn.message.reference_task_ids)
         reply = Reply(turn)
         function = self._function
@@ -205,8 +205,8 @@ class Reply:
         self._artifact_id: str | None = None
         self._half = ""  # first half of a surrogate pair at the end of the last text
         claim = turn._run.claim
-        first_turn = claim.turn - claim.ask_count
-        self._new_ids = (str(uuid5(NAMESPACE_OID, f"{claim.task.id}/{first_turn}/{n}")) for n in count())
+        prefix = f"{claim.task.id}/{claim.turn.first_number}"
+        self._new_ids = (str(uuid5(NAMESPACE_OID, f"{prefix}/{n}")) for n in count())
 
     async def send_result(self, value: Any) -> None:
         """Send the return value of the agent. None sends no event.
@@ -346,23 +346,23 @@ def _paused_task(claim: Claim) -> Task | None:
     returned task preserves this behavior in every attempt of the turn. The history of the task contains the question
     and the message.
     """
-    if claim.interrupted_state is None:
+    if claim.turn.interrupted_state is None:
         return None
     task = Task()
     task.CopyFrom(claim.task)
-    task.status.state = claim.interrupted_state
+    task.status.state = claim.turn.interrupted_state
     task.status.ClearField("message")
     return task
 
 
 def _request_context(claim: Claim, task: Task | None, related_tasks: list[Task]) -> RequestContext:
     """Return the request context of a run, whose `current_task` is `task`."""
-    call_context = Caller.from_json(claim.caller).call_context()
-    call_context.state[ATTEMPT] = claim.attempt
+    call_context = Caller.from_json(claim.turn.caller).call_context()
+    call_context.state[ATTEMPT] = claim.turn.attempt
     call_context.state[RETRIES] = RunOptions.from_json(claim.options).retries
     return RequestContext(
         call_context,
-        request=claim.request,
+        request=claim.turn.request,
         task_id=claim.task.id,
         context_id=claim.task.context_id,
         task=task,

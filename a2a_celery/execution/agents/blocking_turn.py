@@ -10,7 +10,7 @@ from a2a.types import Part
 
 from ...concurrency import wait_for
 from ...features.turn import BlockingTurnMethods
-from ..events.steps import OpenStep
+from ..events.activities import OpenActivity
 
 if TYPE_CHECKING:
     from .turn import Turn
@@ -38,12 +38,12 @@ class BlockingTurn(BlockingTurnMethods):
         """See `Turn.say`."""
         self._wait_for(lambda: self._turn.say(text, parts=parts, **metadata))
 
-    def model_call(self, model: str = "") -> OpenStep:
+    def model_call(self, model: str = "") -> OpenActivity:
         """See `Turn.model_call`: ``with turn.blocking.model_call("…"):``."""
         self._raise_if_cancelled()
         return self._turn.model_call(model)
 
-    def tool_call(self, name: str) -> OpenStep:
+    def tool_call(self, name: str) -> OpenActivity:
         """See `Turn.tool_call`: ``with turn.blocking.tool_call("search"):``."""
         self._raise_if_cancelled()
         return self._turn.tool_call(name)

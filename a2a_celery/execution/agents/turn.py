@@ -18,8 +18,8 @@ from ...lifecycle.events import parts_of, portable_metadata
 from ...lifecycle.json_values import portable_text
 from ...lifecycle.outcomes import agent_message
 from ...lifecycle.states import WORKING
+from ..events.activities import Execution, OpenActivity, current_execution
 from ..events.queue import RunEventQueue
-from ..events.steps import Execution, OpenStep, current_execution
 from ..open_run import OpenRun
 from .blocking_turn import BlockingTurn
 from .running_agent import CURRENT as RUNNING_AGENT
@@ -36,7 +36,8 @@ class Turn(TurnMethods):
     returns the earlier answers immediately.
 
     Attributes:
-        execution: State machine of the run, with its state, history and listeners. The run's steps change the state.
+        execution: State machine of the run, with its state, history and listeners. The run's activities change the
+            state.
         caller: Identity of the client: user name, authentication, tenant and requested extensions.
         related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
             agent are included.
@@ -45,8 +46,8 @@ class Turn(TurnMethods):
     def __init__(self, run: OpenRun, events: RunEventQueue, caller: Caller) -> None:
         self._run = run
         self._events = events
-        claim = run.claim
-        self._message = claim.task.history[claim.turn_messages[0]] if claim.ask_count else claim.request.message
+        task, turn = run.claim.task, run.claim.turn
+        self._message = task.history[turn.messages[0]] if turn.ask_count else turn.request.message
         self._agent = RUNNING_AGENT.get()
         self.execution = current_execution() or Execution()
         self.caller = caller
@@ -86,19 +87,19 @@ class Turn(TurnMethods):
     def metadata(self) -> Mapping[str, Any]:
         """Metadata of the request that began the run, or an empty mapping. After an answer to `ask`, this is the
         metadata of the request with the answer."""
-        return dict(MessageToDict(self._run.claim.request.metadata))
+        return dict(MessageToDict(self._run.claim.turn.request.metadata))
 
     @property
     def number(self) -> int:
         """Number of the turn: 1 for the first message of the task, 2 for the second. An answer to `ask` is also a
         message."""
-        return self._run.claim.turn
+        return self._run.claim.turn.number
 
     @property
     def attempt(self) -> int:
         """Number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost or shut
         down."""
-        return self._run.claim.attempt
+        return self._run.claim.turn.attempt
 
     @property
     def cancelled(self) -> bool:
@@ -130,14 +131,14 @@ class Turn(TurnMethods):
             event.status.message.CopyFrom(message)
         await self._events.enqueue_event(event)
 
-    def model_call(self, model: str = "") -> OpenStep:
+    def model_call(self, model: str = "") -> OpenActivity:
         """Record a model call that lasts for the block ``async with turn.model_call("…"):``.
 
         This method does not block and is thread-safe; see ``docs/execution.md``.
         """
         return self.execution.model_call(model)
 
-    def tool_call(self, name: str) -> OpenStep:
+    def tool_call(self, name: str) -> OpenActivity:
         """Record a tool call that lasts for the block ``async with turn.tool_call("search"):``."""
         return self.execution.tool_call(name)
 

@@ -1,1 +1,1 @@
-"""Path of a run's events from the agent to the store: translation, batching, steps and settlement."""
+"""Path of a run's events from the agent to the store: translation, batching, activities and settlement."""

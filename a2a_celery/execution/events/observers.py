@@ -1,4 +1,4 @@
-"""Observers of a run's execution: recorded steps, Celery events, the current span and, optionally, the client."""
+"""Observers of a run's execution: recorded activities, Celery events, the current span and, optionally, the client."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from a2a.types import TaskStatus, TaskStatusUpdateEvent
 
 from ...agents import Agent
 from ...lifecycle.events import portable_metadata
-from ...lifecycle.execution import ExecutionState, Step, Transition
+from ...lifecycle.execution import Activity, ExecutionState, Transition
 from ...lifecycle.own_metadata import EXECUTION, own_metadata
 from ...lifecycle.saved_json import Scalar
 from ...lifecycle.states import WORKING
 from ...store.runs.commands import Claim
 from ...telemetry.tracing import tracing
+from .activities import MAX_NAME, Execution
 from .queue import RunEventQueue
-from .steps import MAX_NAME, Execution
 
 DETAILS = ("model", "tool", "reason", "reference")
 """Fields of a transition's detail that external observers receive. The fields contain only names and fixed words."""
@@ -53,7 +53,7 @@ def begin_execution(
         runner: Id of the worker process.
         emitter: Emitter of Celery events, or None.
     """
-    observer = _StepObserver(claim, events, runner)
+    observer = _ActivityObserver(claim, events, runner)
     execution.add_listener(observer.record)
     if emitter is not None:
         execution.add_listener(lambda transition: emitter.send(fields_of(agent, claim, transition)))
@@ -68,19 +68,20 @@ def begin_execution(
 
 
 def restored_execution(claim: Claim) -> Execution:
-    """Restore the state machine from the steps of earlier runs, and prepare it for a new run.
+    """Restore the state machine from the activities of earlier runs, and prepare it for a new run.
 
-    If earlier runs stored no steps, the state is INTERRUPTED for a task that waited for its client, and IDLE otherwise.
+    If earlier runs stored no activities, the state is INTERRUPTED for a task that waited for its client, and IDLE
+    otherwise.
     """
-    if not claim.execution:
-        return Execution(ExecutionState.IDLE if claim.interrupted_state is None else ExecutionState.INTERRUPTED)
+    if not claim.activities:
+        return Execution(ExecutionState.IDLE if claim.turn.interrupted_state is None else ExecutionState.INTERRUPTED)
     execution = Execution()
-    execution.restore(step.transition for step in claim.execution)
+    execution.restore(activity.transition for activity in claim.activities)
     execution.return_to_idle()
     return execution
 
 
-class _StepObserver:
+class _ActivityObserver:
     """Observer that records transitions and, if enabled, sends them to the client, on the run's event loop."""
 
     __slots__ = ("_claim", "_events", "_loop", "_runner", "_thread")
@@ -93,8 +94,8 @@ class _StepObserver:
 
     def record(self, transition: Transition) -> None:
         safe_transition = replace(transition, detail=known_detail(transition)) if transition.detail else transition
-        step = Step(self._claim.ref.run, self._claim.attempt, self._runner, safe_transition)
-        self._on_loop(lambda: self._events.record(step))
+        activity = Activity(self._claim.ref.run, self._claim.turn.attempt, self._runner, safe_transition)
+        self._on_loop(lambda: self._events.record(activity))
 
     def show(self, transition: Transition) -> None:
         if transition.after in _SHOWN:
@@ -116,7 +117,7 @@ def fields_of(agent: Agent, claim: Claim, transition: Transition) -> dict[str, S
         **known_detail(transition),
         "task_id": claim.task.id,
         "run": claim.ref.run,
-        "attempt": claim.attempt,
+        "attempt": claim.turn.attempt,
         "agent": agent.name,
         "from_state": transition.before.value,
         "to_state": transition.after.value,
@@ -131,7 +132,7 @@ def known_detail(transition: Transition) -> dict[str, Scalar]:
 
 
 def _status(transition: Transition) -> TaskStatusUpdateEvent:
-    """Return a status that shows a step. The metadata of the status contains `state` and, if known, `model` or
+    """Return a status that shows an activity. The metadata of the status contains `state` and, if known, `model` or
     `tool`."""
     execution: dict[str, Any] = {"state": transition.after.value, **known_detail(transition)}
     metadata = portable_metadata(own_metadata({EXECUTION: execution}))

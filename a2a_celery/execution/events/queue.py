@@ -19,7 +19,7 @@ from a2a.types import Message, Task, TaskState, TaskStatusUpdateEvent
 from ...concurrency import LeanEvent
 from ...errors import BlobsUnavailable
 from ...lifecycle import Event, Failure, is_interrupted, is_terminal
-from ...lifecycle.execution import Step
+from ...lifecycle.execution import Activity
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.states import COMPLETED, WORKING
 from ...store import Operation
@@ -29,19 +29,19 @@ from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun
 from ...store.tasks.commands import read_task
 from ..open_run import OpenRun
+from .activities import ACTIVITY_DELAY, ActivityRecorder
 from .settlement import drop
-from .steps import STEP_DELAY, StepRecorder
 from .translator import Translator, reported_error
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Released | SuspendedRun)
 
-TURNS_TO_RETURN = 5
+ITERATIONS_TO_RETURN = 5
 """Number of iterations of the event loop between the return of an agent and the call to `settle`."""
 
 
 class Writer:
-    """Writer that calls `write` in an asyncio task, `TURNS_TO_RETURN` iterations of the event loop after a request.
+    """Writer that calls `write` in an asyncio task, `ITERATIONS_TO_RETURN` iterations of the event loop after a call.
 
     An agent returns a few iterations of the event loop after its last event. Writing the event and the outcome of the
     run together saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.
@@ -76,7 +76,7 @@ class Writer:
         """Request a write. A write in progress also writes the new events."""
         if not self._called:
             self._called = True
-            self._begin(TURNS_TO_RETURN)
+            self._begin(ITERATIONS_TO_RETURN)
 
     async def stop(self) -> None:
         """Stop without writing the pending events."""
@@ -95,12 +95,12 @@ class Writer:
             await asyncio.wait({task})
         return task
 
-    def _begin(self, turns: int) -> None:
+    def _begin(self, iterations: int) -> None:
         loop = asyncio.get_running_loop()
         if self._over():
             return
-        if turns:
-            loop.call_soon(self._begin, turns - 1, context=self._context)
+        if iterations:
+            loop.call_soon(self._begin, iterations - 1, context=self._context)
             return
         self._task = loop.create_task(self._write_all(), name=self._name, context=self._context)
         self._task.add_done_callback(self._forget)
@@ -123,7 +123,7 @@ WriteEnd = Callable[[list[RunRecord], int], Awaitable[Failure | RunLost | None]]
 
 MAX_EVENTS_PER_WRITE = 64
 CONFIRMATION_TIMEOUT = 1.0
-"""Maximum seconds for which a cancelled agent waits until the result of a finished step is recorded."""
+"""Maximum seconds for which a cancelled agent waits until the result of a finished activity is recorded."""
 
 MAX_PENDING = 256
 """Number of unwritten events at which `enqueue_event` waits for the store."""
@@ -158,11 +158,11 @@ class RunEventQueue(EventQueue):
     Args:
         run: The run.
         hold: Seconds to hold back WORKING or an interrupted state in case a further event follows.
-        answer_allowed: True if the first event of the task may be a message without a task.
+        message_allowed: True if the first event of the task may be a message without a task.
         ends_on_return: True to write a terminal event only when the agent has returned.
-        on_end: Function that receives the terminal state of the task before the state is queued, or None. Steps that
-            the function records precede the state.
-        step_delay: Maximum seconds that a step waits to be written together with an event.
+        on_end: Function that receives the terminal state of the task before the state is queued, or None. Activities
+            that the function records precede the state.
+        activity_delay: Maximum seconds that an activity waits to be written together with an event.
 
     Attributes:
         translator: Translator of the agent's events.
@@ -176,17 +176,17 @@ class RunEventQueue(EventQueue):
         run: OpenRun,
         *,
         hold: float,
-        answer_allowed: bool = True,
+        message_allowed: bool = True,
         ends_on_return: bool = False,
         on_end: Callable[[TaskState], None] | None = None,
-        step_delay: float = STEP_DELAY,
+        activity_delay: float = ACTIVITY_DELAY,
     ) -> None:
         claim = run.claim
         self._run = run
         self._hold = hold
         self._rewriters: list[Callable[[Event], Awaitable[Event]]] = []
-        is_first = claim.turn == 1 and claim.version == 1
-        self.translator = Translator(claim.task, answer_allowed=is_first and answer_allowed)
+        is_first = claim.turn.number == 1 and claim.snapshot.version == 1
+        self.translator = Translator(claim.task, message_allowed=is_first and message_allowed)
         self._pending: list[RunRecord] = []
         self._written = 0
         self._state = QueueState.OPEN
@@ -197,7 +197,7 @@ class RunEventQueue(EventQueue):
         self.blob_error: BlobsUnavailable | None = None
         self.agent_error: Exception | None = None
         self._unconfirmed: dict[int, asyncio.Future[None]] = {}
-        self._steps = StepRecorder(self._pending, run, self._wake_writer, step_delay, on_end)
+        self._activities = ActivityRecorder(self._pending, run, self._wake_writer, activity_delay, on_end)
         self._writer = Writer(
             self._write, over=self._is_over, ended=self._on_writer_end, name=f"a2a-events-{claim.ref.name}"
         )
@@ -275,10 +275,10 @@ class RunEventQueue(EventQueue):
         if self._accepts_events and not self.paused and len(self._pending) < MAX_PENDING:
             self._add(self.translator.translate(event))
 
-    def record(self, step: Step) -> None:
-        """Record an execution step, which resets the idle time of the agent."""
+    def record(self, activity: Activity) -> None:
+        """Record an execution activity, which resets the idle time of the agent."""
         self._run.idle_clock.touch()
-        self._steps.record(step)
+        self._activities.record(activity)
 
     def add_entries(self, entries: Sequence[JournalEntry]) -> None:
         """Queue journal entries, to be written with the next events."""
@@ -390,11 +390,11 @@ class RunEventQueue(EventQueue):
             self._pending.extend(self.translator.translate(final))
         if not self._pending and self.ended:  # a terminal state that was written has already closed the run
             return None
-        answer = await write(list(self._pending), self._written)
-        if isinstance(answer, RunLost):
+        reply = await write(list(self._pending), self._written)
+        if isinstance(reply, RunLost):
             self.mark_lost()
             return None
-        return answer
+        return reply
 
     async def release(
         self,
@@ -423,10 +423,10 @@ class RunEventQueue(EventQueue):
         while not self._run.is_lost:
             written = {"written_count": self._written, "events": list(self._pending), **replacement}
             operation = release_run(self._run.keys, claim.ref, token=claim.token, **written)
-            answer = await self._run.execute(operation)
-            if not isinstance(answer, Illegal):
-                return answer
-            drop(self._pending, answer, claim)
+            reply = await self._run.execute(operation)
+            if not isinstance(reply, Illegal):
+                return reply
+            drop(self._pending, reply, claim)
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:
@@ -485,8 +485,8 @@ class RunEventQueue(EventQueue):
         """Return the records to write next, without a state that is held back; see `EndPolicy` and `_stays_silent`."""
         ready = list(self._pending)
         if self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended):
-            while ready and isinstance(ready.pop(), Step | JournalEntry):
-                pass  # a step after a held state is also held back
+            while ready and isinstance(ready.pop(), Activity | JournalEntry):
+                pass  # an activity after a held state is also held back
         return ready[:MAX_EVENTS_PER_WRITE]
 
     async def _stays_silent(self) -> bool:
@@ -504,17 +504,17 @@ class RunEventQueue(EventQueue):
 
     async def _append(self, batch: list[RunRecord]) -> None:
         claim = self._run.claim
-        answer = await self._run.execute(
+        reply = await self._run.execute(
             append(self._run.keys, claim.ref, token=claim.token, written_count=self._written, events=batch)
         )
-        match answer:
+        match reply:
             case Written():
                 self._confirm(len(batch))
             case RunLost():
                 self.mark_lost()
             case Illegal():
-                self._cancel_confirmation(self._pending[answer.number - 1])
-                drop(self._pending, answer, claim)
+                self._cancel_confirmation(self._pending[reply.number - 1])
+                drop(self._pending, reply, claim)
                 self._progress.set()
 
     def _on_writer_end(self, writer: asyncio.Task[None]) -> None:
@@ -563,7 +563,7 @@ class RunEventQueue(EventQueue):
     def _add(self, events: list[Event]) -> None:
         if events:
             if self.ended:
-                self._steps.end(self.state)
+                self._activities.end(self.state)
             self._cancel_announcement()
             self._pending.extend(events)
             self._wake_writer()

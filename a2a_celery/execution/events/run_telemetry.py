@@ -96,11 +96,12 @@ def _wait_reason(outcome: Outcome) -> str:
 
 def report_begin(claim: Claim, agent: str) -> None:
     """Log that the agent of a claimed run begins, and label the current span."""
+    run, attempt, context_id = claim.ref.name, claim.turn.attempt, claim.task.context_id
     spans = tracing()
     if spans is not None:
-        spans.label({Attribute.CONTEXT: claim.task.context_id, Attribute.ATTEMPT: claim.attempt})
-    extra = about(Action.RUN_BEGUN, claim.ref.name, agent=agent, attempt=claim.attempt, context=claim.task.context_id)
-    logger.info("run %s of %s begins, attempt %d", claim.ref.name, agent, claim.attempt, extra=extra)
+        spans.label({Attribute.CONTEXT: context_id, Attribute.ATTEMPT: attempt})
+    extra = about(Action.RUN_BEGUN, run, agent=agent, attempt=attempt, context=context_id)
+    logger.info("run %s of %s begins, attempt %d", run, agent, attempt, extra=extra)
 
 
 def report_problem(

@@ -14,7 +14,7 @@ from ...dispatch import RunOptions
 from ...errors import A2ACeleryError, BlobsUnavailable, EndRun
 from ...features.sections import PAUSE_SECTIONS
 from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
-from ...lifecycle.execution import ENDS, ExecutionState, Step
+from ...lifecycle.execution import ENDS, Activity, ExecutionState
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
 from ...lifecycle.own_metadata import ASKED, own_metadata
@@ -108,7 +108,7 @@ class Settlement:
                 token=claim.token,
                 written_count=written_count,
                 events=events,
-                ask_count=claim.ask_count + 1 if self._next_message_answers else 0,
+                ask_count=claim.turn.ask_count + 1 if self._next_message_answers else 0,
                 refuses_answer=run.refuses_answer,
                 read_count=run.read_count,
                 pause_us=self._pause_us,
@@ -149,11 +149,11 @@ class Settlement:
         claim, failure = self._run.claim, Failure(reference=uuid4().hex[:12])
         logger.error("run %s fails at its end: %s [reference %s]", claim.ref.name, error, failure.reference)
         if _ends_in(events, state):
-            del events[max(n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry))]
+            del events[max(n for n, event in enumerate(events) if not isinstance(event, Activity | JournalEntry))]
         event = final_event(failure, claim.task.id, claim.task.context_id)
         assert event is not None
         events.append(event)
-        events[:] = [_as_error(event) if isinstance(event, Step) else event for event in events]
+        events[:] = [_as_error(event) if isinstance(event, Activity) else event for event in events]
         return failure
 
     async def _publish(self, settlement: Settled) -> None:
@@ -166,10 +166,10 @@ class Settlement:
 def _ends_in(events: Sequence[RunRecord], state: TaskState) -> bool:
     """Return True if the last event sets `state`, the final state of the task. A message without a task also completes
     the task."""
-    last = next((event for event in reversed(events) if not isinstance(event, Step | JournalEntry)), None)
+    last = next((event for event in reversed(events) if not isinstance(event, Activity | JournalEntry)), None)
     if isinstance(last, TaskStatusUpdateEvent):
         return last.status.state == state
-    return last is not None and state == COMPLETED and kind_of(last) is EventKind.ANSWER
+    return last is not None and state == COMPLETED and kind_of(last) is EventKind.AGENT_MESSAGE
 
 
 def _mark_question(events: Sequence[RunRecord]) -> None:
@@ -179,11 +179,11 @@ def _mark_question(events: Sequence[RunRecord]) -> None:
             event.status.message.metadata.update(own_metadata({ASKED: True}))
 
 
-def _as_error(step: Step) -> Step:
-    """Return `step`, changed to ERROR if its state is an end state."""
-    if step.transition.after not in ENDS:
-        return step
-    return replace(step, transition=replace(step.transition, after=ExecutionState.ERROR))
+def _as_error(activity: Activity) -> Activity:
+    """Return `activity`, changed to ERROR if its state is an end state."""
+    if activity.transition.after not in ENDS:
+        return activity
+    return replace(activity, transition=replace(activity.transition, after=ExecutionState.ERROR))
 
 
 def drop(events: MutableSequence[RunRecord], illegal: Illegal, claim: Claim) -> None:

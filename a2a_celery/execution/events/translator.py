@@ -67,7 +67,7 @@ class Translator:
         spoken: True if an event has been translated to a log entry.
     """
 
-    def __init__(self, task: Task, *, answer_allowed: bool) -> None:
+    def __init__(self, task: Task, *, message_allowed: bool) -> None:
         self.state: TaskState = task.status.state
         self.question: Sequence[Part] = ()
         self.spoken = False
@@ -76,7 +76,7 @@ class Translator:
         self._context_id = task.context_id
         # by id; True while the artifact is open, that is, this run began it and has not sent its last chunk
         self._artifacts = dict.fromkeys((artifact.artifact_id for artifact in task.artifacts), False)
-        self._answer_allowed = answer_allowed
+        self._message_allowed = message_allowed
 
     def ask_to_cancel(self) -> None:
         """Allow only CANCELED as the terminal state, because the task is being cancelled."""
@@ -124,7 +124,7 @@ class Translator:
         message.context_id = self._context_id
         message.message_id = message.message_id or str(uuid4())
         _remove_empty_parts(message.parts)
-        if self._answer_allowed and not self.spoken and not self._cancel_asked and message.parts:
+        if self._message_allowed and not self.spoken and not self._cancel_asked and message.parts:
             message.task_id = ""  # the client receives the answer without a task
             self.state = COMPLETED
             return [message]

@@ -40,8 +40,8 @@ from ...telemetry.tracing import current_span_context
 from ..agents.adapters import Reply
 from ..agents.running_agent import CURRENT as RUNNING_AGENT
 from ..agents.turn import Turn
+from ..events.activities import CURRENT_EXECUTION
 from ..events.queue import RunEventQueue
-from ..events.steps import CURRENT_EXECUTION
 from ..open_run import OpenRun
 from ..process.forced_stop import in_pool_child
 from .celery_retries import max_attempts, retry_options, time_of
@@ -107,7 +107,7 @@ class ThreadedCall:
 
     async def run(self, run: OpenRun, events: RunEventQueue) -> Outcome:
         self._loop = loop = asyncio.get_running_loop()
-        self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.caller))
+        self._events, self.turn = events, Turn(run, events, Caller.from_json(run.claim.turn.caller))
         variables = (*CONTEXT_VARIABLES, CURRENT_RUN, RUNNING_AGENT)
         self._variables = [(variable, variable.get()) for variable in variables]  # the thread has a separate context
         self.turn.related_tasks = await run.own_tasks(self.turn.message.reference_task_ids)

@@ -290,14 +290,14 @@ class RunEnder:
             return None
         runner = None if worker_pid is None else runner_prefix(worker_pid)
         keys = Keys(self._settings().key_prefix)
-        answer = self._store().run(end_run(keys, ref, runner=runner, event=event, lost=lost, retries=retries))
-        if isinstance(outcome, Failure) and has_reference and isinstance(answer, Over):
+        reply = self._store().run(end_run(keys, ref, runner=runner, event=event, lost=lost, retries=retries))
+        if isinstance(outcome, Failure) and has_reference and isinstance(reply, Over):
             extra = about(Action.RUN_FAILED, ref.name, reference=outcome.reference)
             text = "run %s: its Celery task failed: %r [reference %s]"
             logger.warning(text, ref.name, error, outcome.reference, extra=extra)
         extra = about(Action.RUN_ENDED_FROM_OUTSIDE, ref.name)
-        logger.info("run %s was ended outside its agent, %s: %s", ref.name, outcome, answer, extra=extra)
-        return answer.state if isinstance(answer, Over) else None
+        logger.info("run %s was ended outside its agent, %s: %s", ref.name, outcome, reply, extra=extra)
+        return reply.state if isinstance(reply, Over) else None
 
     def _store(self) -> SyncStore:
         pid = os.getpid()

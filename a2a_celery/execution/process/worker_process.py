@@ -223,15 +223,15 @@ class WorkerProcess:
             return None
         renewal = renew_runs(self._host.keys, [(run.ref, run.token)], lease_us=self._host.leases.lease_us)
         try:
-            answer = self._sync_store.run(renewal)
+            reply = self._sync_store.run(renewal)
         except StoreUnavailable as e:
             logger.warning("run %s: its agent blocks the loop, and its lease was not renewed: %s", run.ref.name, e)
         else:
-            if answer.cancel:
+            if reply.cancel:
                 return Stop.CANCEL
-            if answer.interrupt:
+            if reply.interrupt:
                 return Stop.INTERRUPT
-            if answer.lost:
+            if reply.lost:
                 return Stop.LOST
         return Stop.OUT_OF_TIME if run.out_of_time else None
 

@@ -73,33 +73,33 @@ async def _requeue(service: TaskService, tasks: Iterable[str], *, from_start: bo
     """Requeue dead letters and print the results. Return True if all of them are requeued."""
     is_complete, publishes = True, True
     for task_id in tasks:
-        answer = await requeue(service, task_id, from_start=from_start, publishes=publishes)
-        if isinstance(answer, Refusal):
+        requeued = await requeue(service, task_id, from_start=from_start, publishes=publishes)
+        if isinstance(requeued, Refusal):
             is_complete = False
-            click.echo(f"Error: {answer}", err=True)
+            click.echo(f"Error: {requeued}", err=True)
             continue
-        if not (answer.is_published or answer.is_blocked or answer.was_requeued_before):
+        if not (requeued.is_published or requeued.is_blocked or requeued.was_requeued_before):
             publishes = False  # do not wait for the broker a second time
-        click.echo(json_line(requeued_fields(answer)) if as_lines else requeued_text(answer))
+        click.echo(json_line(requeued_fields(requeued)) if as_lines else requeued_text(requeued))
     return is_complete
 
 
-def requeued_fields(answer: RequeuedTask) -> dict[str, Any]:
+def requeued_fields(requeued: RequeuedTask) -> dict[str, Any]:
     """Return a requeued dead letter as a JSON object for scripts."""
-    fields = {"task": answer.task_id, "requeuedFrom": answer.dead, "before": answer.was_requeued_before}
-    return fields if answer.was_requeued_before else fields | {"published": answer.is_published}
+    fields = {"task": requeued.task_id, "requeuedFrom": requeued.dead, "before": requeued.was_requeued_before}
+    return fields if requeued.was_requeued_before else fields | {"published": requeued.is_published}
 
 
-def requeued_text(answer: RequeuedTask) -> str:
+def requeued_text(requeued: RequeuedTask) -> str:
     """Return readable text with the ids of the dead letter and of the new task."""
     text = ""
-    if answer.was_requeued_before:
+    if requeued.was_requeued_before:
         text = ": requeued before"
-    elif answer.is_blocked:
+    elif requeued.is_blocked:
         text = ": begins after the earlier runs of its context"
-    elif not answer.is_published:
+    elif not requeued.is_published:
         text = ": begins when a watcher publishes it, because the broker is unavailable"
-    return wrap_text(f"{answer.dead} → {answer.task_id}{text}")
+    return wrap_text(f"{requeued.dead} → {requeued.task_id}{text}")
 
 
 def dead_letter_fields(summary: TaskSummary) -> dict[str, Any]:

@@ -33,10 +33,10 @@ async def requeue_dead_letter(request: OperatorRequest) -> dict[str, Any]:
         TaskNotFoundError: There is no such task.
         UnsupportedOperationError: The task is not a dead letter, or this gateway does not have its agent.
     """
-    answer = await _requeue(request, request.task_id)
-    if isinstance(answer, Refusal):
-        raise error_of(answer)
-    return answer
+    requeued = await _requeue(request, request.task_id)
+    if isinstance(requeued, Refusal):
+        raise error_of(requeued)
+    return requeued
 
 
 async def requeue_page(request: OperatorRequest) -> dict[str, Any]:
@@ -50,20 +50,20 @@ async def requeue_page(request: OperatorRequest) -> dict[str, Any]:
     page = await store.run(scan_list(keys, keys.resubmittable, cursor=request.cursor()))
     results = []
     for task_id in dict.fromkeys(task.ref.task_id for task in page.tasks):
-        answer = await _requeue(request, task_id)
-        if isinstance(answer, Refusal):
-            answer = {"requeuedFrom": task_id, "error": error_of(answer).message}
-        results.append(answer)
+        requeued = await _requeue(request, task_id)
+        if isinstance(requeued, Refusal):
+            requeued = {"requeuedFrom": task_id, "error": error_of(requeued).message}
+        results.append(requeued)
     remaining = (await store.run(read_metrics(keys))).resubmittable
     return {"results": results, "next": page.cursor, "remaining": remaining}
 
 
 async def _requeue(request: OperatorRequest, task_id: str) -> dict[str, Any] | Refusal:
-    target, answer = f"task {task_id}", await requeue(request.service, task_id)
-    if isinstance(answer, Refusal):
-        audit.record(Action.TASK_REQUEUED, request.operator, target, audit.refused(answer), requeued_from=task_id)
-        return answer
-    result = "before" if answer.was_requeued_before else "requeued"
-    fields = {"agent": answer.agent or None, "requeued_from": task_id}
-    audit.record(Action.TASK_REQUEUED, request.operator, target, result, new_task=answer.task_id, **fields)
-    return {"task": answer.task_id, "requeuedFrom": task_id, "before": answer.was_requeued_before}
+    target, requeued = f"task {task_id}", await requeue(request.service, task_id)
+    if isinstance(requeued, Refusal):
+        audit.record(Action.TASK_REQUEUED, request.operator, target, audit.refused(requeued), requeued_from=task_id)
+        return requeued
+    result = "before" if requeued.was_requeued_before else "requeued"
+    fields = {"agent": requeued.agent or None, "requeued_from": task_id}
+    audit.record(Action.TASK_REQUEUED, request.operator, target, result, new_task=requeued.task_id, **fields)
+    return {"task": requeued.task_id, "requeuedFrom": task_id, "before": requeued.was_requeued_before}

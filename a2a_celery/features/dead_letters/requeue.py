@@ -52,9 +52,9 @@ async def requeue(
     while True:
         match await service.store.run(read_dead_letter(service.keys, task_id, from_start=from_start)):
             case DeadLetter() as dead_letter:
-                answer = await _resubmit(service, dead_letter, from_start, publishes)
-                if answer is not None:
-                    return answer
+                requeued = await _resubmit(service, dead_letter, from_start, publishes)
+                if requeued is not None:
+                    return requeued
                 # another operator was faster, so read the dead letter again
             case AlreadyRequeued(new_id):
                 return RequeuedTask(task_id, new_id)

@@ -4,7 +4,7 @@
 --       | {'gone'}: the dead letter no longer exists
 --
 -- The record of a requeued dead letter has `requeued_as`, the id of the new task.
--- requires: blobs, context_queue, dispatch, full_store, journal, keys, options, publication, replacement, signals, stored_bytes, tasks, time, versions
+-- requires: blobs, code_versions, context_queue, dispatch, full_store, journal, keys, options, publication, replacement, signals, stored_bytes, tasks, time
 
 local missing = missing_blobs(new_keys)
 if missing then return missing end

@@ -142,7 +142,7 @@ def begin_call(agent: RunningAgent, target: Any, message: Any, context_id: str |
     context_id, tenant = context_id or "", tenant or ""
     arguments = (message, context_id, tenant) if tenant else (message, context_id)
     entry = journal.begin(KIND, name_of(target, tenant), arguments)
-    caller = Caller.from_json(claim.caller)
+    caller = Caller.from_json(claim.turn.caller)
     child = ChildCall(target, message, context_id, entry.idempotency_key, caller, claim.task.id, tenant)
     return BegunCall(journal, calls, entry, child)
 

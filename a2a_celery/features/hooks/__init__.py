@@ -13,8 +13,8 @@ from ...errors import ConfigError
 from ..feature import AppFeature
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
+    from ...execution.events.activities import Execution
     from ...execution.events.queue import RunEventQueue
-    from ...execution.events.steps import Execution
     from ...execution.open_run import OpenRun
     from ..feature import RunFeature
 

@@ -16,9 +16,9 @@ from google.protobuf.struct_pb2 import Struct
 
 from ...caller import Caller
 from ...concurrency import call_in_thread
+from ...execution.events.activities import Execution
 from ...execution.events.queue import RunEventQueue
 from ...execution.events.run_telemetry import report_problem
-from ...execution.events.steps import Execution
 from ...execution.open_run import OpenRun
 from ...lifecycle import Canceled, Completed, Event, Failure, Lost, Outcome, as_left, final_event
 from ...lifecycle.events import jsonable, portable_metadata
@@ -91,8 +91,8 @@ class RunHooks(RunFeature):
         self._loop = asyncio.get_running_loop()
         self._order = asyncio.Lock()
         self._last: asyncio.Task[None] | None = None
-        task, caller = claim.task, Caller.from_json(claim.caller)
-        self._info = RunInfo(name, task.id, task.context_id, claim.ref.run, claim.attempt, claim.turn, caller)
+        task, turn, caller = claim.task, claim.turn, Caller.from_json(claim.turn.caller)
+        self._info = RunInfo(name, task.id, task.context_id, claim.ref.run, turn.attempt, turn.number, caller)
         if self._on_event:
             events.add_rewriter(self._rewrite)
         if self._on_transition:
@@ -102,7 +102,7 @@ class RunHooks(RunFeature):
 
     async def before_agent(self) -> None:
         """Call the `before_run` hooks."""
-        self._info.message = self._run.claim.request.message
+        self._info.message = self._run.claim.turn.request.message
         for hook in self._before:
             try:
                 await _call_hook(hook, self._info)
@@ -236,8 +236,8 @@ async def _call_hook(hook: Callable[..., Any], info: RunInfo) -> None:
         _HookRaised: See `_result`.
     """
     call = hook if inspect.iscoroutinefunction(hook) else partial(call_in_thread, hook)
-    answer = await _result(partial(call, info))
-    await _result(lambda: answer)
+    result = await _result(partial(call, info))
+    await _result(lambda: result)
 
 
 async def _result(call: Callable[[], Any]) -> Any:
@@ -248,8 +248,8 @@ async def _result(call: Callable[[], Any]) -> Any:
     """
     task = asyncio.current_task()
     try:
-        answer = call()
-        return await answer if inspect.isawaitable(answer) else answer
+        result = call()
+        return await result if inspect.isawaitable(result) else result
     except BaseException as e:
         if isinstance(e, asyncio.CancelledError) and task is not None and task.cancelling():
             raise

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from ...lifecycle.references import Scope
+from ...dispatch import RunOptions
+from ...lifecycle.references import RunRef, Scope
+from ...operations.publication import RunPublisher
 from ...settings import Settings
 from ...store import Keys
 from ...store.verbs import section
+from ..feature import ServiceFeature
 
 LIMIT_TEXTS = {
     "concurrent": "The limit of {} running tasks is reached",
@@ -67,10 +69,28 @@ def _indexes(keys: Keys, agents: Iterable[str], scope: Scope) -> Sequence[str]:
     return [*without_tenant, keys.owner_index(scope.owner)]
 
 
-def limits_of(settings: Settings, keys: Keys, agents: Iterable[str]) -> Callable[[Scope], TaskLimits] | None:
-    """Return the function that returns the limits of a message in a scope, or None if no limit is set."""
-    concurrent, queued = settings.owner_max_concurrent_tasks, settings.agent_max_queue
-    owner_bytes = settings.owner_max_stored_bytes
-    if concurrent is None and queued is None and owner_bytes is None:
-        return None
-    return partial(TaskLimits.of, keys, agents, concurrent=concurrent, queued=queued, owner_bytes=owner_bytes)
+class LimitedMessages(ServiceFeature):
+    """Limits of the messages and signals of clients."""
+
+    def __init__(self, settings: Settings, keys: Keys, agents: Iterable[str]) -> None:
+        self._settings, self._keys, self._agents = settings, keys, agents
+
+    @classmethod
+    def of(cls, settings: Settings, keys: Keys, agents: Iterable[str], _runs: RunPublisher) -> Self | None:
+        """Return the feature, or None if the settings have no limit."""
+        limits = (settings.owner_max_concurrent_tasks, settings.agent_max_queue, settings.owner_max_stored_bytes)
+        return None if limits == (None, None, None) else cls(settings, keys, agents)
+
+    def section_for_scope(self, scope: Scope) -> TaskLimits:
+        """Return the limits of a message in `scope`."""
+        return TaskLimits.of(
+            self._keys,
+            self._agents,
+            scope,
+            concurrent=self._settings.owner_max_concurrent_tasks,
+            queued=self._settings.agent_max_queue,
+            owner_bytes=self._settings.owner_max_stored_bytes,
+        )
+
+    def section_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> None:
+        """Return None: limits do not depend on the run."""

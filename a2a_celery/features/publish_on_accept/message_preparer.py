@@ -10,12 +10,12 @@ In all other cases, the run is published after the client's message is accepted;
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
 from functools import cached_property, partial
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, Self
 
 from celery import Celery, Task, signals
 from celery.app.routes import MapRoute
@@ -24,11 +24,13 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import Publisher, RunOptions
 from ...dispatch.connection import PublishingPool
 from ...integrations.kombu import BrokerNeeded, RecordedMessage, RecordingProducer
-from ...lifecycle.references import RunRef
+from ...lifecycle.references import RunRef, Scope
+from ...operations.publication import RunPublisher
 from ...settings import Settings
+from ...store import Keys
 from ...store.client.redis_clients import database_of
 from ...telemetry.tracing import tracing
-from ..feature import RunSections
+from ..feature import ServiceFeature
 from .section import PushedMessage
 
 logger = logging.getLogger(__name__)
@@ -195,18 +197,24 @@ class MessagePreparer:
             self.is_checking = False
 
 
-class MessagePusher(RunSections):
-    """Sections with the Celery messages of the runs that messages of clients begin.
+class MessagePusher(ServiceFeature):
+    """Sections with the Celery messages of the runs that messages of clients begin."""
 
-    With `store_wait_replicas`, scripts do not push Celery messages, because a client's message is accepted only after
-    replicas have confirmed it.
-    """
+    acts_on_runs = True
 
     def __init__(self, publisher: Publisher, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.is_enabled = not settings.store_wait_replicas
         self._publisher = publisher
         self._settings = settings
         self._clock = clock
+
+    @classmethod
+    def of(cls, settings: Settings, _keys: Keys, _agents: Iterable[str], runs: RunPublisher) -> Self | None:
+        """Return the feature, or None if the settings exclude it.
+
+        With `store_wait_replicas`, scripts do not push Celery messages, because a client's message is accepted only
+        after replicas have confirmed it.
+        """
+        return None if settings.store_wait_replicas else cls(runs.messages, settings, runs.clock)
 
     @cached_property
     def preparer(self) -> MessagePreparer:
@@ -217,10 +225,11 @@ class MessagePusher(RunSections):
     def _database(self) -> int:
         return database_of(self._settings.store_url)
 
+    def section_for_scope(self, scope: Scope) -> None:
+        """Return None: the section depends on the run."""
+
     def section_for_run(self, agent: str, ref: RunRef, options: RunOptions) -> PushedMessage | None:
         """Return the section with the Celery message of a run; see `MessagePreparer.prepare`."""
-        if not self.is_enabled:
-            return None
         publish = partial(self._publisher.publish_with, agent=agent, ref=ref, options=options)
         prepared = self.preparer.prepare(options, publish)
         if prepared is None:

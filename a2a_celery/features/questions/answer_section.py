@@ -36,6 +36,11 @@ class AnswerSection(NamedTuple):
         return OpenQuestion(int(reply[1]), reply[2]) if reply[0] == b"question" else None
 
 
+def section_of_answer(message: Message) -> AnswerSection:
+    """Return the section for a message that may answer a question."""
+    return AnswerSection()
+
+
 @dataclass(frozen=True)
 class OpenQuestion(ValidationRequired):
     """Open question that a message answers.

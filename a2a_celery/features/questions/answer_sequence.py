@@ -21,8 +21,8 @@ class AnswerSequence(RunFeature):
 
     def __init__(self, agent: RunningAgent) -> None:
         claim = self._claim = agent.run.claim
-        self._indexes = claim.turn_messages[1:] if claim.ask_count else ()
-        self._recorded = {index for entry in (claim.journal or {}).values() for index in entry.answers}
+        self._indexes = claim.turn.answers
+        self._recorded = {index for entry in (claim.journal.entries or {}).values() for index in entry.answers}
         self.position = 0
         self._skip_recorded()
 

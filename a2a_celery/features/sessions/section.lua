@@ -5,7 +5,7 @@
 --   version, state       number of saves, and the newest state, sealed or in plain text
 --   task, turn, token    task, turn and claim of the run that saved the session
 --   secret               key of the list of values sealed with the same secret; absent if the state is in plain text
---   execution            newest steps of the task whose run saved the session last, separated by newlines
+--   execution            newest activities of the task whose run saved the session last, separated by newlines
 
 local function session_key(r) return sessions.prefix .. r.scope .. ':' .. quoted(r.context) end
 
@@ -26,7 +26,7 @@ local function renew_session(r, more_seconds)
   end
 end
 
--- Save the session with the newest steps of the task, and extend its lifetime. If the state is unchanged, a session
+-- Save the session with the newest activities of the task, and extend its lifetime. If the state is unchanged, a session
 -- that does not exist is not created.
 local function save_session(keys, r)
   local session = session_key(r)
@@ -44,17 +44,17 @@ local function save_session(keys, r)
     end
   end
   if redis.call('EXISTS', session) == 1 then
-    redis.call('HSET', session, 'execution', table.concat(newest_steps(keys), '\n'))
+    redis.call('HSET', session, 'execution', table.concat(newest_activities(keys), '\n'))
   end
   renew_session(r)
 end
 
 -- Return {'session', version, state, '1' if an earlier run of the same turn saved the session}. A session that was never
--- saved has the version '0'. The execution of a context continues with the steps of the session.
-local function claimed(sessions, keys, r, earlier_steps)
-  local version, state, task_id, turn, steps =
+-- saved has the version '0'. The execution of a context continues with the activities of the session.
+local function claimed(sessions, keys, r, earlier_activities)
+  local version, state, task_id, turn, activities =
     unpack(redis.call('HMGET', session_key(r), 'version', 'state', 'task', 'turn', 'execution'))
-  for step in string.gmatch(earlier_steps and steps or '', '[^\n]+') do earlier_steps[#earlier_steps + 1] = step end
+  for activity in string.gmatch(earlier_activities and activities or '', '[^\n]+') do earlier_activities[#earlier_activities + 1] = activity end
   if not version then return {'session', '0', '', '0'} end
   renew_session(r) -- if this run is lost, the next attempt needs the session
   local is_own = task_id == r.task_id or

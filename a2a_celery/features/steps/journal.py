@@ -128,15 +128,15 @@ class RunJournal(RunFeature):
 
     def __init__(self, agent: RunningAgent) -> None:
         self.agent, self.run = agent, agent.run
-        claim = agent.run.claim
-        self._entries = dict(claim.journal or {})
+        turn, journal = agent.run.claim.turn, agent.run.claim.journal
+        self._entries = dict(journal.entries or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
         self._bytes = sum(map(_size, self._entries.values()))
-        self._turn = claim.turn - claim.ask_count
-        self._origin = f"{claim.journal_origin}/{self._turn}"
-        if claim.ask_count and (refusal_count := claim.ask_count + 1 - len(claim.turn_messages)):
-            self._origin += f"/{refusal_count}"
-        self._last_answer = claim.turn_messages[-1] if claim.ask_count else None
+        self._turn = turn.first_number
+        self._origin = f"{journal.origin}/{self._turn}"
+        if turn.refusal_count:
+            self._origin += f"/{turn.refusal_count}"
+        self._last_answer = turn.answers[-1] if turn.answers else None
         self._answered_at: int | None = None
         self._holds_progress = False
         self.scope: Callable[[], str] = str
@@ -389,9 +389,9 @@ class RunJournal(RunFeature):
         """Return the error that ends the run because the agent's code does not fit its journal."""
         cause = "The agent's code has changed since an earlier run of the turn, or calls its steps in another order"
         remedy = "Restore the code, or call the steps in the order of the earlier run,"
-        if version := self.run.claim.other_version:
-            cause = f"The turn began with version {version} of the agent, and no worker has version {version}"
-            remedy = f"Start a worker with version {version}"
+        if code_version := self.run.claim.journal.other_code_version:
+            cause = f"The turn began with version {code_version} of the agent, and no worker has version {code_version}"
+            remedy = f"Start a worker with version {code_version}"
         error = StepsChanged(
             f"{problem}. {cause}. {remedy} and requeue the task (a2a requeue TASK), or requeue the task without its "
             "recorded results (a2a requeue TASK --from-start)"

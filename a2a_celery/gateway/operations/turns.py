@@ -219,7 +219,7 @@ def _cursor(message: Accepted) -> StreamCursor:
 def _is_direct_answer(entry: LogEntry) -> bool:
     """Return True if `entry` is the agent's message that replaces the task. This message is always entry 2, directly
     after the task."""
-    return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
+    return entry.version == 2 and kind_of(entry.event) is EventKind.AGENT_MESSAGE
 
 
 def _require_begun(cursor: StreamCursor) -> None:

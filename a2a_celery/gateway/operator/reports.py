@@ -31,9 +31,9 @@ from ...store.admin.samples import PHASES, RecordedSample, Sample, Series
 from ...store.admin.scan import TaskSummary
 from ...store.admin.usage import Memory
 from ...store.operation import BOUNDS
+from ...store.runs.activity_durations import ActivityDuration
 from ...store.runs.journal import RecordedEntries, RecordedEntry
-from ...store.runs.release import Steps
-from ...store.runs.step_durations import StepDuration
+from ...store.runs.release import Activities
 from .waits import Wait
 
 MAX_DETAIL = 200
@@ -131,9 +131,9 @@ def task_json(task: TaskSummary) -> dict[str, Any]:
     }
 
 
-def step_json(duration: StepDuration) -> dict[str, Any]:
-    """Return an execution step. The key "seconds" is None for a final step or an unknown duration."""
-    step, transition = duration.step, duration.step.transition
+def step_json(duration: ActivityDuration) -> dict[str, Any]:
+    """Return an execution activity. The key "seconds" is None for a final step or an unknown duration."""
+    step, transition = duration.activity, duration.activity.transition
     return {
         "run": step.run,
         "attempt": step.attempt,
@@ -147,7 +147,7 @@ def step_json(duration: StepDuration) -> dict[str, Any]:
     }
 
 
-def steps_json(task_id: str, steps: Steps) -> dict[str, Any]:
+def steps_json(task_id: str, steps: Activities) -> dict[str, Any]:
     """Return the fields of a task, which are read with its steps, as a JSON object without the contents of the task."""
     return {
         "id": task_id,
@@ -159,7 +159,7 @@ def steps_json(task_id: str, steps: Steps) -> dict[str, Any]:
         "run": steps.run,
         "running": steps.running,
         "deadLetter": steps.is_resubmittable,
-        "version": steps.version,
+        "version": steps.code_version,
         "now": iso(steps.now_us),
         "traceId": next(iter(steps.trace.split("-")[1:2]), ""),
     }

@@ -14,7 +14,7 @@ from ...lifecycle.signals import Sender
 from ...operations.errors import MAX_ID_LENGTH, invalid, not_found
 from ...operations.limits import error_of
 from ...operations.signals import Signal
-from ...store.runs.release import read_steps
+from ...store.runs.release import read_activities
 from ...store.tasks.replies import CanceledNow
 from ...telemetry.names import Action
 from . import audit
@@ -57,7 +57,7 @@ async def signal_task(request: OperatorRequest) -> dict[str, Any]:
         UnsupportedOperationError: The task cannot receive the signal.
     """
     task_id, signal = request.task_id, Signal.from_body(await request.body(), Sender.OPERATOR)
-    steps = await request.store.run(read_steps(request.keys, task_id))
+    steps = await request.store.run(read_activities(request.keys, task_id))
     fields = {"task": task_id, "signal": signal.name, "agent": steps.agent if steps else None}
     answer = await request.service.signal(task_id, signal)
     result = audit.refused(answer) if isinstance(answer, Refusal) else "resumed" if answer.has_resumed else "stored"
@@ -74,7 +74,7 @@ async def _cancel(request: OperatorRequest, task_id: str) -> dict[str, Any]:
         The id of the task and the ``result``: "canceled", "requested" (the worker stops the agent), "ended" (with the
         state of the task) or "missing".
     """
-    steps = await request.store.run(read_steps(request.keys, task_id))
+    steps = await request.store.run(read_activities(request.keys, task_id))
     fields: dict[str, Any] = {"result": "missing"}
     if steps is not None:
         match await request.service.cancel(steps.scope, task_id, steps.context_id, text=CANCELED_BY_OPERATOR):

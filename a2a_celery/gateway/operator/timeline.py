@@ -12,9 +12,9 @@ from ...lifecycle.references import Scope
 from ...operations.errors import not_found
 from ...store import AsyncStore, Keys
 from ...store.log.pages import read_log
+from ...store.runs.activity_durations import activity_durations
 from ...store.runs.journal import read_recorded
-from ...store.runs.release import read_steps
-from ...store.runs.step_durations import step_durations
+from ...store.runs.release import read_activities
 from .reports import (
     events_json,
     recorded_json,
@@ -45,7 +45,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[
     Raises:
         TaskNotFoundError: The store has no such task. The task may be in the archive.
     """
-    steps = await store.run(read_steps(keys, task_id))
+    steps = await store.run(read_activities(keys, task_id))
     if steps is None:
         raise not_found(task_id)
     is_owner = owns(steps.scope)
@@ -57,7 +57,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, owns: Callable[[
     accepted_us = entries[0].recorded_us if entries else 0
     return {
         "task": steps_json(task_id, steps) | {"isOwner": is_owner},
-        "steps": [step_json(duration) for duration in list(step_durations(steps))[-MAX_STEPS:]],
+        "steps": [step_json(duration) for duration in list(activity_durations(steps))[-MAX_STEPS:]],
         "waits": [wait_json(wait) for wait in waits_of(entries, steps)],
         "recorded": recorded_json(recorded, accepted_us, is_owner=is_owner),
         "recordedCount": recorded.count,

@@ -20,7 +20,7 @@ from ...lifecycle.execution import ExecutionState
 from ...lifecycle.own_metadata import ATTEMPT, CONTINUES_AT, NAMESPACE, NEXT_ATTEMPT_AT, WAITS_FOR
 from ...lifecycle.signals import kind_of_signal
 from ...lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED, SUBMITTED, WORKING
-from ...store.runs.release import Steps
+from ...store.runs.release import Activities
 
 WORKER = "worker"
 """Kind of the wait of a queued or blocked run."""
@@ -60,14 +60,16 @@ class Wait:
     open: bool = False
 
 
-def waits_of(entries: Sequence[LogEntry], steps: Steps) -> list[Wait]:
+def waits_of(entries: Sequence[LogEntry], steps: Activities) -> list[Wait]:
     """Return the waits between the events `entries`, oldest first. A wait whose end is missing between two entries of a
     long log is omitted."""
     return [part for wait in _waits(entries, steps) for part in _split(wait, steps.resumed_us)]
 
 
-def _waits(entries: Sequence[LogEntry], steps: Steps) -> Iterator[Wait]:
-    starts = [step.transition.at_us for step in steps.steps if step.transition.after is ExecutionState.INITIALIZING]
+def _waits(entries: Sequence[LogEntry], steps: Activities) -> Iterator[Wait]:
+    starts = [
+        step.transition.at_us for step in steps.activities if step.transition.after is ExecutionState.INITIALIZING
+    ]
     wait: Wait | None = None
     version = 0
     for entry in entries:

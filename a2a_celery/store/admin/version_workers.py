@@ -19,7 +19,7 @@ class VersionWorker:
     worker: str
     queue: str
     agent: str
-    version: str
+    code_version: str
 
 
 def announce_versions(

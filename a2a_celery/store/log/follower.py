@@ -112,7 +112,7 @@ def _state_after(entry: LogEntry) -> TaskState | None:
     """Return the state of the task after `entry`, or None if the entry does not change the state."""
     if isinstance(entry.event, TaskStatusUpdateEvent):
         return entry.event.status.state
-    return COMPLETED if kind_of(entry.event) is EventKind.ANSWER else None
+    return COMPLETED if kind_of(entry.event) is EventKind.AGENT_MESSAGE else None
 
 
 class LogFollower:

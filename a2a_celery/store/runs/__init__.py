@@ -1,1 +1,1 @@
-"""Runs: dispatch, claim, append and settle, release, suspension, recovery, journal and steps."""
+"""Runs: dispatch, claim, append and settle, release, suspension, recovery, journal and activities."""

@@ -10,7 +10,7 @@ from typing import Any
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
 
 from ...lifecycle import EventKind, is_terminal, kind_of
-from ...lifecycle.execution import Step, decode_step
+from ...lifecycle.execution import Activity, decode_activity
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
@@ -32,46 +32,101 @@ MAX_LOST_BEFORE_CLAIM = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Run that a worker has claimed, with the data that its agent needs.
+class ClaimedTurn:
+    """Turn of a claimed run.
 
     Attributes:
-        token: Token of the claim, which each write of the run carries.
+        number: Number of the turn in its task.
+        attempt: Number of the run in the turn.
+        request: Request with the message that began the turn.
+        caller: Client that sent the message; see ``Caller.from_json``.
         ask_count: Number of newest client messages that answer the agent's `ask`, including answers that the agent
             refused.
         interrupted_state: State before the message of the turn, or None in the first turn.
-        options: Stored options of the run; see ``dispatch.RunOptions``.
-        task: Snapshot of the task at `version`, including the changes that the claim made.
-        is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
-        execution: Newest steps of the task or, in the task's first run before any retry, of a section, oldest first.
-        journal: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
-        journal_origin: Id of the first resubmitted task that had the journal, or the id of the task itself.
-        turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
-            the agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the
-            first turn of a task.
-        other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
-        sections: Sections of the claim, each with the parsed value that it added to the reply; see `value_of`.
+        messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which the
+            agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the first
+            turn of a task.
     """
 
-    ref: RunRef
-    token: str
-    turn: int
+    number: int
     attempt: int
     request: SendMessageRequest
     caller: bytes
     ask_count: int
     interrupted_state: TaskState | None
-    scope: Scope
-    options: bytes
+    messages: tuple[int, ...]
+
+    @property
+    def first_number(self) -> int:
+        """Number of the turn that began the journal of this turn."""
+        return self.number - self.ask_count
+
+    @property
+    def answers(self) -> tuple[int, ...]:
+        """Indexes, in the task's history, of the answers to the agent's `ask`, without refused answers."""
+        return self.messages[1:] if self.ask_count else ()
+
+    @property
+    def refusal_count(self) -> int:
+        """Number of answers that the agent has refused."""
+        return self.ask_count - len(self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Snapshot of a claimed task at `version`, including the changes that the claim made.
+
+    Attributes:
+        is_resolved: False if the task, its request or its journal has unresolved blob references. An agent must not
+            receive such a snapshot.
+    """
+
     task: Task
     version: int
-    is_resolved: bool = True
-    execution: tuple[Step, ...] = ()
-    journal: Mapping[str, JournalEntry] | None = field(default_factory=dict, repr=False)
-    journal_origin: str = ""
-    turn_messages: tuple[int, ...] = ()
-    other_version: str = ""
-    sections: tuple[tuple[Section[Any], Any], ...] = ()
+    is_resolved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJournal:
+    """Journal of a claimed run.
+
+    Attributes:
+        entries: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
+        origin: Id of the first resubmitted task that had the journal, or the id of the task itself.
+        other_code_version: Version of the agent's code that recorded the journal, or "" if it is this run's version.
+    """
+
+    entries: Mapping[str, JournalEntry] | None = field(repr=False)
+    origin: str
+    other_code_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Run that a worker has claimed, with the data that its agent needs.
+
+    Attributes:
+        token: Token of the claim, which each write of the run carries.
+        options: Stored options of the run; see ``dispatch.RunOptions``.
+        activities: Newest activities of the task or, in the task's first run before any retry, of a section, oldest
+            first.
+        sections: Sections of the claim, each with the parsed value that it added to the reply; see `value_of`.
+    """
+
+    ref: RunRef
+    token: str
+    scope: Scope
+    options: bytes
+    turn: ClaimedTurn
+    snapshot: Snapshot
+    journal: ClaimedJournal
+    activities: tuple[Activity, ...]
+    sections: tuple[tuple[Section[Any], Any], ...]
+
+    @property
+    def task(self) -> Task:
+        """Task of the snapshot."""
+        return self.snapshot.task
 
     def value_of(self, kind: type[Section[Any]]) -> Any:
         """Return the value of the section of the class `kind`, or None if the claim had no such section."""
@@ -93,14 +148,14 @@ class RetryUnrecorded:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherVersion:
-    """Refusal to claim a run with the stored `options`, because a different `version` of the code began the turn."""
+class OtherCodeVersion:
+    """Refusal to claim a run with the stored `options`, because a different `code_version` began the turn."""
 
-    version: str
+    code_version: str
     options: bytes
 
 
-NotClaimed = Dropped | RetryUnrecorded | OtherVersion
+NotClaimed = Dropped | RetryUnrecorded | OtherCodeVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +255,8 @@ def claim_run(
     retried: StatusToWrite | None = None,
     resolve_blobs: Unsent[bool] = True,
     worker: str = "",
-    version: str = "",
-    claims_other_version: bool = False,
+    code_version: str = "",
+    claims_other_code_version: bool = False,
     sections: Sections = (),
 ) -> Reply[Claim | NotClaimed]:
     """Claim a queued run. Only one caller receives the claim of a run.
@@ -218,14 +273,14 @@ def claim_run(
         retried: Event of the retry, which ends the previous attempt, or None.
         resolve_blobs: False to leave blob references unresolved. The caller may repeat the call with True.
         worker: Celery node name of the worker, or "" if Celery events are disabled.
-        version: Version of the agent's code in the worker, or "" for none.
-        claims_other_version: True to claim a run whose turn began with a different version.
+        code_version: Version of the agent's code in the worker, or "" for none.
+        claims_other_code_version: True to claim a run whose turn began with a different version.
         sections: Sections of features.
     """
 
     def parse(reply: Sequence[Any]) -> Claim | NotClaimed:
-        if reply[0] == b"other_version":
-            return OtherVersion(reply[1].decode(), reply[2])
+        if reply[0] == b"other_code_version":
+            return OtherCodeVersion(reply[1].decode(), reply[2])
         if reply[0] != b"claimed":
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
         return _claim(reply, ref, token, sections, resolve_blobs=resolve_blobs)
@@ -236,29 +291,34 @@ def claim_run(
 def _claim(
     reply: Sequence[Any], ref: RunRef, token: str, sections: Sequence[Section[Any]], *, resolve_blobs: bool
 ) -> Claim:
-    _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, steps = reply[:11]
-    stored_journal, origin, turn_messages, other_version, *values = reply[11:]
+    _, turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, activities = reply[:11]
+    stored_journal, origin, turn_messages, other_code_version, *values = reply[11:]
     entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
+    is_resolved = resolve_blobs or (
+        snapshot_is_resolved(snapshot) and not any(map(has_references, (request, *entries[1::2])))
+    )
     return Claim(
         ref,
         token,
-        int(turn),
-        int(attempt),
-        decode_as(SendMessageRequest, request),
-        caller,
-        int(ask_count),
-        state_of(interrupted_state) if interrupted_state else None,
         Scope.parse(scope.decode()),
         options,
-        task,
-        newest.version,
-        resolve_blobs or (snapshot_is_resolved(snapshot) and not any(map(has_references, (request, *entries[1::2])))),
-        tuple(decode_step(step) for step in steps),
-        None if stored_journal == b"" else journal_from(entries, ref.task_id),
-        origin.decode() or ref.task_id,
-        tuple(map(int, turn_messages.split())),
-        other_version.decode(),
+        ClaimedTurn(
+            int(turn),
+            int(attempt),
+            decode_as(SendMessageRequest, request),
+            caller,
+            int(ask_count),
+            state_of(interrupted_state) if interrupted_state else None,
+            tuple(map(int, turn_messages.split())),
+        ),
+        Snapshot(task, newest.version, is_resolved),
+        ClaimedJournal(
+            None if stored_journal == b"" else journal_from(entries, ref.task_id),
+            origin.decode() or ref.task_id,
+            other_code_version.decode(),
+        ),
+        tuple(decode_activity(activity) for activity in activities),
         tuple((section, section.parse(ref.task_id, value)) for section, value in zip(sections, values, strict=True)),
     )
 
@@ -284,7 +344,7 @@ def _ends_task(record: RunRecord) -> bool:
     """Return True if `record` ends the task. A message of the agent completes the task."""
     if isinstance(record, TaskStatusUpdateEvent):
         return is_terminal(record.status.state)
-    return isinstance(record, Message) and kind_of(record) is EventKind.ANSWER
+    return isinstance(record, Message) and kind_of(record) is EventKind.AGENT_MESSAGE
 
 
 @verb

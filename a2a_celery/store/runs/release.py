@@ -1,5 +1,5 @@
 """Commands on retried runs, on runs delegated to a canvas, on runs that workers without this package execute, and on
-stored execution steps.
+stored execution activities.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from a2a.types import TaskState
 
 from ...lifecycle import Event
-from ...lifecycle.execution import Step, decode_step
+from ...lifecycle.execution import Activity, decode_activity
 from ...lifecycle.journal import RunRecord
 from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
@@ -276,28 +276,28 @@ def _parse_record(reply: Sequence[bytes]) -> Written | Unclaimed | Unchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """Newest steps of a task, oldest first.
+class Activities:
+    """Newest activities of a task, oldest first.
 
     Attributes:
         run: Number of the newest run.
-        running: True if the newest run is claimed, so that its steps may be incomplete.
-        now_us: Time at which the steps were read, in µs by the store's clock.
-        version: Version of the agent's code that began the turn, or "".
+        running: True if the newest run is claimed, so that its activities may be incomplete.
+        now_us: Time at which the activities were read, in µs by the store's clock.
+        code_version: Version of the agent's code that began the turn, or "".
         scope: Agent, tenant and owner of the task.
         trace: W3C traceparent of the newest turn, or "".
         is_resubmittable: True if the task keeps the data for a further run.
         resumed_us: Time of the store, in µs, at which the newest suspension of the turn ended, or 0.
     """
 
-    steps: list[Step]
+    activities: list[Activity]
     agent: str
     context_id: str
     state: TaskState
     run: int
     running: bool
     now_us: int = field(compare=False)
-    version: str = ""
+    code_version: str = ""
     scope: Scope = field(default_factory=Scope)
     trace: str = ""
     is_resubmittable: bool = False
@@ -305,26 +305,27 @@ class Steps:
 
 
 @verb
-def read_steps(keys: Keys, task_id: TaskId) -> Reply[Steps | None]:
-    """Read the newest steps of a task of any owner.
+def read_activities(keys: Keys, task_id: TaskId) -> Reply[Activities | None]:
+    """Read the newest activities of a task of any owner.
 
     Returns:
-        The steps, or None if the task does not exist.
+        The activities, or None if the task does not exist.
     """
 
-    def parse(reply: Sequence[Any]) -> Steps | None:
+    def parse(reply: Sequence[Any]) -> Activities | None:
         if not reply:
             return None
-        now_us, agent, context_id, state, run, phase, version, steps, scope, trace, is_resubmittable, resumed_us = reply
-        return Steps(
-            [decode_step(step) for step in steps],
+        now_us, agent, context_id, state, run, phase, code_version, activities = reply[:8]
+        scope, trace, is_resubmittable, resumed_us = reply[8:]
+        return Activities(
+            [decode_activity(activity) for activity in activities],
             agent.decode(),
             context_id.decode(),
             state_of(state),
             int(run),
             phase == b"running",
             int(now_us),
-            version.decode(),
+            code_version.decode(),
             Scope.parse(scope.decode()),
             trace.decode(),
             is_resubmittable == b"1",

@@ -10,7 +10,7 @@ from a2a.types import Message, Task
 
 from ...lifecycle import EventId
 from ...lifecycle.refusals import Reason, Refusal
-from ..codec import direct_answer, state_of, task_from_snapshot
+from ..codec import direct_message, state_of, task_from_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +142,4 @@ def final_task(reply: list[Any] | None) -> FinalTask | None:
     if not reply:
         return None
     task, newest = task_from_snapshot(reply)
-    return FinalTask(task, newest.version, direct_answer(reply))
+    return FinalTask(task, newest.version, direct_message(reply))

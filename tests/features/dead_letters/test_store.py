@@ -130,7 +130,7 @@ async def test_a_requeued_task_begins_with_the_message_of_its_turn(
     assert await graveyard.requeue(await graveyard.dead_letter(task_id), "new") == "requeued"
 
     claim = await graveyard.claim("new")
-    assert claim.request.message.parts[0].text == "hello"
+    assert claim.turn.request.message.parts[0].text == "hello"
     assert [message.parts[0].text for message in claim.task.history] == ["hello"]
 
 
@@ -212,8 +212,8 @@ async def test_a_requeued_dead_letter_is_a_new_task_of_the_same_caller_that_refe
     assert await dead_letters(store, keys) == []
     await seeds.require_consistent("new")
     claim = await graveyard.claim("new")
-    assert (claim.attempt, claim.turn, claim.caller, claim.scope) == (1, 1, CALLER, ANN)
-    assert claim.request.message == message
+    assert (claim.turn.attempt, claim.turn.number, claim.turn.caller, claim.scope) == (1, 1, CALLER, ANN)
+    assert claim.turn.request.message == message
     await seeds.settle_run(claim, status(COMPLETED))
     assert await seeds.states("new") == [SUBMITTED, WORKING, COMPLETED]
     await seeds.require_consistent("new")
@@ -250,8 +250,8 @@ async def test_a_requeued_task_has_the_conversation_without_the_output_of_the_lo
     assert [message.parts[0].text for message in claim.task.history] == ["hello", "Name?", "Ada"]
     assert [message.role for message in claim.task.history] == [Role.ROLE_USER, Role.ROLE_AGENT, Role.ROLE_USER]
     assert {message.task_id for message in claim.task.history} == {"new"}
-    assert (claim.turn, claim.ask_count, len(claim.task.artifacts)) == (2, 1, 0)
-    assert claim.interrupted_state == INPUT_REQUIRED
+    assert (claim.turn.number, claim.turn.ask_count, len(claim.task.artifacts)) == (2, 1, 0)
+    assert claim.turn.interrupted_state == INPUT_REQUIRED
     await seeds.require_consistent("new")
 
 

@@ -323,8 +323,8 @@ async def test_the_end_of_a_child_resumes_the_run_that_waits_for_it(seeds: Seeds
     assert await Suspensions(seeds).queued_runs() == [f"{parent_id}.2"]
     assert await Suspensions(seeds).suspended_runs() == []
     claim = await seeds.claim_run(parent_id, run=2)
-    assert claim.journal is not None
-    assert (claim.journal["call#1"].form, claim.journal["call#1"].content) == ("started", b"child")
+    assert claim.journal.entries is not None
+    assert (claim.journal.entries["call#1"].form, claim.journal.entries["call#1"].content) == ("started", b"child")
 
 
 async def test_another_child_resumes_nothing(seeds: Seeds) -> None:

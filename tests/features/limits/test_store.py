@@ -13,9 +13,9 @@ import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.features.idempotency.section import IdempotencyKey
-from a2a_celery.features.limits.section import limits_of
+from a2a_celery.features.limits.section import LimitedMessages
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder
-from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
+from a2a_celery.lifecycle.execution import Activity, ExecutionState, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.references import Scope
@@ -51,7 +51,7 @@ Limits = Mapping[str, int]
 """Values of limits by name."""
 
 ONE = {"concurrent": 1, "queued": 1}
-STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
+STEP = Activity(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
 RESULT = JournalEntry("fetch#1", "step", "json", b"1" * 50)
 EACH = [{"concurrent": 1}, {"queued": 1}]
 
@@ -401,7 +401,7 @@ async def test_of_concurrent_calls_one_gets_the_last_slot(redis_server: Embedded
 
 
 def test_without_settings_a_message_has_no_section(keys: Keys) -> None:
-    assert limits_of(Settings(), keys, AGENTS) is None
+    assert LimitedMessages.of(Settings(), keys, AGENTS, None) is None  # type: ignore[arg-type]
 
 
 async def test_a_task_without_limits_has_no_field_of_them(seeds: Seeds) -> None:

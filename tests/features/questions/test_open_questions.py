@@ -119,5 +119,5 @@ async def test_an_unread_message_answers_the_question_whose_answer_was_refused(
     next_claim = await seeds.claim_run(task_id, run=3)
 
     history = [message.parts[0].text for message in next_claim.task.history]
-    assert [history[index] for index in next_claim.turn_messages] == ["hello", "3"]
-    assert (next_claim.ask_count, next_claim.turn) == (2, 3)
+    assert [history[index] for index in next_claim.turn.messages] == ["hello", "3"]
+    assert (next_claim.turn.ask_count, next_claim.turn.number) == (2, 3)

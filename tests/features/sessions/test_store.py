@@ -21,7 +21,7 @@ from a2a_celery.store.runs.commands import (
 )
 from a2a_celery.store.runs.suspension import suspend_run
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
-from tests.store.test_steps import step
+from tests.store.test_activities import activity
 from tests.support.store.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, request, status
 from tests.support.store.suspensions import timer
 
@@ -90,7 +90,7 @@ async def test_a_checkpoint_is_found_by_the_next_attempt_as_its_own(
 
     next_claim = await seeds.claim_run(claim.ref.task_id, run=2, session=True)
 
-    assert (next_claim.attempt, session_of(next_claim)) == (2, SavedSession(2, b"2", resumed=True))
+    assert (next_claim.turn.attempt, session_of(next_claim)) == (2, SavedSession(2, b"2", resumed=True))
 
 
 async def test_an_answer_does_not_resume_what_a_pause_saved(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -267,20 +267,20 @@ async def test_a_session_is_kept_for_the_time_of_a_wait(store: AsyncStore, keys:
 
 
 @pytest.mark.parametrize("end", [COMPLETED, FAILED])
-async def test_the_next_task_of_a_session_is_given_its_steps(seeds: Seeds, end: TaskState) -> None:
+async def test_the_next_task_of_a_session_is_given_its_activities(seeds: Seeds, end: TaskState) -> None:
     session = SessionSection.of(seeds.keys, 0, b"{}")
     first = await seeds.claim_run(session=True)
-    await seeds.settle_run(first, step(1), step(2), status(COMPLETED), session=session)
+    await seeds.settle_run(first, activity(1), activity(2), status(COMPLETED), session=session)
     second = await seeds.claim_run(session=True)
-    assert second.execution == (step(1), step(2))
-    await seeds.settle_run(second, step(3), status(end), session=SessionSection.of(seeds.keys, 1))
+    assert second.activities == (activity(1), activity(2))
+    await seeds.settle_run(second, activity(3), status(end), session=SessionSection.of(seeds.keys, 1))
 
-    assert (await seeds.claim_run(session=True)).execution == (step(3),)
-    assert (await seeds.claim_run()).execution == ()
+    assert (await seeds.claim_run(session=True)).activities == (activity(3),)
+    assert (await seeds.claim_run()).activities == ()
 
 
-async def test_a_session_that_was_never_saved_has_no_steps(seeds: Seeds) -> None:
+async def test_a_session_that_was_never_saved_has_no_activities(seeds: Seeds) -> None:
     first = await seeds.claim_run(session=True)
-    await seeds.settle_run(first, step(1), status(COMPLETED), session=SessionSection.of(seeds.keys))
+    await seeds.settle_run(first, activity(1), status(COMPLETED), session=SessionSection.of(seeds.keys))
 
-    assert (await seeds.claim_run(session=True)).execution == ()
+    assert (await seeds.claim_run(session=True)).activities == ()

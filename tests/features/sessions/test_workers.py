@@ -9,7 +9,7 @@ import pytest
 
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.store import Keys, SyncStore
-from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.runs.release import read_activities
 from tests.support.clients.contexts import Fold, output_of
 from tests.support.clients.talk import state
 from tests.support.processes.fleet import running_fleet
@@ -104,9 +104,9 @@ def test_one_of_two_concurrent_runs_gets_a_conflict(site: Fold) -> None:
     [loser] = [end for end in ends if state(end) == "FAILED"]
     assert output_of(loser) == "conflict"
     # the history contains the texts that the client received, not the agent's state
-    history = SyncStore(site.fleet.redis.store_url).run(read_steps(Keys(), loser["id"]))
+    history = SyncStore(site.fleet.redis.store_url).run(read_activities(Keys(), loser["id"]))
     assert history is not None
-    assert history.steps[-1].transition.after is ExecutionState.ERROR
+    assert history.activities[-1].transition.after is ExecutionState.ERROR
 
 
 def test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ async def test_an_interrupted_run_leaves_its_task_working(scene: Scene) -> None:
 
     assert scene.published == [("agent", 2)]
     assert await scene.seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, WORKING, WORKING]
-    assert (await scene.seeds.claim_run(claim.ref.task_id, run=2)).request.message.parts[0].text == "rather this"
+    assert (await scene.seeds.claim_run(claim.ref.task_id, run=2)).turn.request.message.parts[0].text == "rather this"
 
 
 @pytest.mark.parametrize("on_message", ["queue", "interrupt", "reject"])

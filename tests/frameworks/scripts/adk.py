@@ -18,7 +18,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from a2a_celery import Turn
-from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
+from a2a_celery.execution.events.activities import CURRENT_EXECUTION, Execution
 from a2a_celery.features.sessions.session import CURRENT, ContextSession
 from a2a_celery.frameworks.adk import ContextSessionService, ExecutionSteps
 from a2a_celery.lifecycle.execution import ExecutionState

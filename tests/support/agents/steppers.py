@@ -1,4 +1,4 @@
-"""Agents that record execution steps: functions of each kind, an executor and a plain Celery task."""
+"""Agents that record execution activities: functions of each kind, an executor and a plain Celery task."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def log_problems(record: Record) -> Iterator[str]:
     if fold(log) != record.task:
         yield f"the log folds to another task than the snapshot: {fold(log)} != {record.task}"
     states = [e.event.status.state for e in log if isinstance(e.event, TaskStatusUpdateEvent)]
-    answers = [e for e in log if kind_of(e.event) is EventKind.ANSWER]
+    answers = [e for e in log if kind_of(e.event) is EventKind.AGENT_MESSAGE]
     ends = sum(is_terminal(state) for state in states) + len(answers)
     last = log[-1].event
     has_ended = (isinstance(last, TaskStatusUpdateEvent) and is_terminal(last.status.state)) or log[-1] in answers
@@ -190,7 +190,7 @@ def words_of(event: object) -> list[str]:
     """Return the words that an agent sent in an event."""
     if isinstance(event, TaskArtifactUpdateEvent):
         return " ".join(part.text for part in event.artifact.parts).split()
-    if isinstance(event, Message) and kind_of(event) is EventKind.ANSWER:
+    if isinstance(event, Message) and kind_of(event) is EventKind.AGENT_MESSAGE:
         return event.parts[0].text.split()
     if isinstance(event, TaskStatusUpdateEvent) and event.status.state == COMPLETED:
         return " ".join(part.text for part in event.status.message.parts).split()

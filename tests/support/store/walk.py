@@ -165,8 +165,8 @@ class World:
             max_attempts=self.chance.choice([1, 3]),
             retries=retries,
             retried=status_event(task_id, r["context"], WORKING),
-            version=self.chance.choice(["", "1", "2"]),
-            claims_other_version=True,
+            code_version=self.chance.choice(["", "1", "2"]),
+            claims_other_code_version=True,
         )
         claim = await self.run(operation)
         if isinstance(claim, Claim):

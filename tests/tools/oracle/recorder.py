@@ -32,7 +32,7 @@ from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.operation import Operation
 from a2a_celery.store.runs.journal import read_recorded
 from a2a_celery.store.runs.release import (
-    read_steps,
+    read_activities,
 )
 from a2a_celery.store.tasks.commands import (
     continue_task,
@@ -209,7 +209,7 @@ class Recorder(World):
         """Yield the reads of what tasks and logs do not show."""
         for task in tasks:
             yield f"journal {task}", read_recorded(self.keys, task, max_content=99)
-            yield f"steps {task}", read_steps(self.keys, task)
+            yield f"steps {task}", read_activities(self.keys, task)
             yield f"family {task}", read_family(self.keys, None, task)
             yield f"configs {task}", list_push_configs(self.keys, None, task)
             for config in "cd":

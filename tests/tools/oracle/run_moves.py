@@ -12,7 +12,7 @@ from a2a_celery.features.dead_letters.dead_letter import DeadLetter, read_dead_l
 from a2a_celery.features.questions.question_section import QuestionSection, Reminder, escalation_section
 from a2a_celery.features.sessions.section import SavedSession, SessionSection, checkpoint
 from a2a_celery.features.steering.section import SteeringSection
-from a2a_celery.lifecycle.execution import ExecutionState, Step, Transition
+from a2a_celery.lifecycle.execution import Activity, ExecutionState, Transition
 from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.outcomes import agent_message, status_event
 from a2a_celery.lifecycle.references import RunRef, Scope
@@ -40,8 +40,8 @@ from a2a_celery.store.runs.release import (
     Released,
     due_canvases,
     end_by_result,
+    read_activities,
     read_retry,
-    read_steps,
     read_unclaimed,
     record_result,
     release_run,
@@ -125,8 +125,8 @@ async def claim_differently(world: Recorder, task_id: str, r: Record) -> None:
                 SteeringSection(),
             ],
             worker="celery@host",
-            version=world.chance.choice(["", "1", "2"]),
-            claims_other_version=world.chance.random() < 0.5,
+            code_version=world.chance.choice(["", "1", "2"]),
+            claims_other_code_version=world.chance.random() < 0.5,
         )
     )
     if isinstance(claim, Claim):
@@ -139,8 +139,8 @@ async def append_differently(world: Recorder, task_id: str, r: Record) -> None:
     if not (claim := world.claims.get(task_id)):
         return
     transition = Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, world.client.now_us)
-    steps = [Step(claim.ref.run, claim.attempt, "runner", transition)]
-    entry = JournalEntry("large#1", "step", "json", LARGE.encode(), turn=claim.turn)
+    steps = [Activity(claim.ref.run, claim.turn.attempt, "runner", transition)]
+    entry = JournalEntry("large#1", "step", "json", LARGE.encode(), turn=claim.turn.number)
     events: Sequence[Any] = world.chance.choice(
         [
             [status(COMPLETED), status(WORKING)],
@@ -229,7 +229,7 @@ async def read_run(world: Recorder, task_id: str, r: Record) -> None:
     await world.run(read_journal(world.keys, ref, token=world.token_of(task_id)))
     await world.run(read_retry(world.keys, ref, runner="runner", retries=world.chance.randrange(1, 4)))
     await world.run(claimed_runs(world.keys, limit=5))
-    await world.run(read_steps(world.keys, task_id))
+    await world.run(read_activities(world.keys, task_id))
 
 
 async def save_session(world: Recorder, task_id: str, r: Record) -> None:

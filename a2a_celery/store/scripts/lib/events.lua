@@ -6,7 +6,7 @@
 --   A  artifact update: id of the artifact, '1' if the chunk is appended
 --   M  the agent's message that completes the task
 --   U  message of the client
---   X  step of the run's execution, which is not part of the log and never follows the terminal event
+--   X  activity of the run's execution, which is not part of the log and never follows the terminal event
 --   J  entry of the journal, which is not part of the log and never follows the terminal event: key of the entry
 
 -- Return the state to which an event changes the task, or nil.
@@ -40,7 +40,7 @@ local function allow_small_write(keys, events, more)
   if bytes <= SMALL_WRITE then allow_on_full_store(keys.record) else refuse_on_full_store(keys.record) end
 end
 
--- Return true if each event except steps changes the state.
+-- Return true if each event except activities changes the state.
 local function changes_only_state(r, events)
   local state = r.state
   for _, event in ipairs(events) do
@@ -61,7 +61,7 @@ local function with_cancel_message(r, bytes)
   return bytes .. r.canceled_event, '1'
 end
 
-local MAX_STEPS = 1000 -- maximum number of steps of a task; older steps are removed
+local MAX_ACTIVITIES = 1000 -- maximum number of activities of a task; older activities are removed
 
 -- Apply events to the task. The caller has checked the events, and saves the record afterwards.
 local function apply_events(keys, r, events)
@@ -85,7 +85,7 @@ local function apply_events(keys, r, events)
       write_entry(keys, r, subject, bytes)
     elseif kind == 'X' then
       add_size(r, #bytes)
-      if redis.call('RPUSH', keys.execution, bytes) > MAX_STEPS then add_size(r, -#redis.call('LPOP', keys.execution)) end
+      if redis.call('RPUSH', keys.execution, bytes) > MAX_ACTIVITIES then add_size(r, -#redis.call('LPOP', keys.execution)) end
     end
   end
 end

@@ -1,4 +1,4 @@
--- requires: blobs, stored_bytes, versions
+-- requires: blobs, code_versions, stored_bytes
 
 -- The journal of a task is a hash that maps keys to entries; see lifecycle/journal.py. The journal belongs to the
 -- current turn and to the earlier turns whose `ask` the current turn answers. Large contents are blobs in one folder.

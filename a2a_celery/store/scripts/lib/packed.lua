@@ -1,6 +1,6 @@
 -- requires: stored_bytes, tasks
 
--- An ended task never changes. The script that ends a task of moderate size packs the task: log and steps become one
+-- An ended task never changes. The script that ends a task of moderate size packs the task: log and activities become one
 -- string under the key of the log. The string begins with the status, so that a list of tasks reads no other part of
 -- it. The last entry lacks its event, which is the status. History, artifacts and status are deleted, because they can
 -- be derived from the log. The record is rewritten without the fields in OMITTED, because Redis encodes a hash that once
@@ -54,11 +54,11 @@ local function split(text, id)
 end
 
 -- Return the string of a packed task: its status and the id of its first artifact ('' for none), each preceded by its
--- length, then entries and steps. If these are short, their text is split at each of the frequent ids.
-local function pack_contents(r, entries, steps, artifact_id)
+-- length, then entries and activities. If these are short, their text is split at each of the frequent ids.
+local function pack_contents(r, entries, activities, artifact_id)
   local last = entries[r.version]
   entries[r.version] = string.sub(last, 1, #last - #r.status)
-  local contents = cmsgpack.pack({entries, steps})
+  local contents = cmsgpack.pack({entries, activities})
   entries[r.version] = last
   if #contents <= SPLIT_BYTES + SPLIT_BYTES_PER_ENTRY * r.version then
     for _, id in ipairs(frequent_ids(r, artifact_id)) do contents = cmsgpack.pack(split(contents, id)) end
@@ -69,14 +69,14 @@ end
 -- Pack an ended task if it is small and its last log entry is its status. The caller must save the record.
 local function pack_task(keys, r)
   if r.blobs or r.version > PACKED_ENTRIES or (r.size or 0) > STORED_BYTES then return end
-  local entries, steps = redis.call('LRANGE', keys.log, 0, -1), redis.call('LRANGE', keys.execution, 0, -1)
+  local entries, activities = redis.call('LRANGE', keys.log, 0, -1), redis.call('LRANGE', keys.execution, 0, -1)
   local last = entries[r.version]
   if #entries ~= r.version or string.sub(last, start_of_event(last)) ~= r.status then return end
   for _, entry in ipairs(entries) do
     if has_blobs(entry) then return end
   end
   local artifacts = redis.call('LRANGE', keys.artifacts, 0, -1)
-  local value = pack_contents(r, entries, steps, artifacts[1] or '')
+  local value = pack_contents(r, entries, activities, artifacts[1] or '')
   if #value > PACKED_BYTES then return end
   add_size(r, #value - (r.size or 0))
   rewrite_record(keys, r, artifacts)
@@ -90,7 +90,7 @@ local function unpack_status(keys)
   return redis.call('GETRANGE', keys.log, 4, 3 + length)
 end
 
--- Return the log entries and the steps of a packed task. `r` must have task_id and context, and receives the contents,
+-- Return the log entries and the activities of a packed task. `r` must have task_id and context, and receives the contents,
 -- so that a script unpacks them once.
 local function unpack_task(keys, r)
   if not r.contents then

@@ -1,4 +1,4 @@
--- requires: blobs, cleanup, context_queue, cursors, indexes, journal, keys, metrics, packed, pauses, runs, states, stored_bytes, task_waits, time, versions
+-- requires: blobs, cleanup, code_versions, context_queue, cursors, indexes, journal, keys, metrics, packed, pauses, runs, states, stored_bytes, task_waits, time
 
 local PACKED_KEYS = {'record', 'log', 'metadata'}
 local EXPIRING_KEYS = {'record', 'log', 'history', 'artifacts', 'metadata', 'execution'}
@@ -62,7 +62,7 @@ local function end_task(keys, r, is_resubmittable)
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
     'resumed_by', 'earlier_nonces', 'has_messages', 'interrupt_requested', 'claimed_version'}
   if is_resubmittable then
-    if r.code_version then count_version_tasks(r, r.code_version, -1) end
+    if r.code_version then count_code_version_tasks(r, r.code_version, -1) end
     redis.call('HDEL', keys.record, unpack(fields))
     local resubmittable = prefix_of(keys) .. ':dead_letters'
     redis.call('ZREMRANGEBYSCORE', resubmittable, '-inf', micros(now()))

@@ -19,8 +19,8 @@ local function is_published(keys, run)
   return (phase ~= 'queued' or published_run == micros(run)) and '1' or '0'
 end
 
--- Return the newest steps of the task, with which the execution of its next run begins.
-local function newest_steps(keys) return redis.call('LRANGE', keys.execution, -100, -1) end
+-- Return the newest activities of the task, with which the execution of its next run begins.
+local function newest_activities(keys) return redis.call('LRANGE', keys.execution, -100, -1) end
 
 local function close_run(r)
   if r.phase == 'running' then observe_duration(r, 'run', r.claimed_at) end

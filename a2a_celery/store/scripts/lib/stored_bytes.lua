@@ -1,6 +1,6 @@
 -- requires: keys, time
 
--- The size of a task is the sum of the bytes of its log, history, artifacts, steps, journal, signals, waiting messages and
+-- The size of a task is the sum of the bytes of its log, history, artifacts, activities, journal, signals, waiting messages and
 -- data of its pause. If its record names an account (`quota_account`), its size also includes request, caller and options,
 -- and the hash `stored` includes it in the sum of the account. The list `stored:expiring` has an entry
 -- "<tag> <bytes> <account>" for each task that expires, so that the bytes of the task are subtracted after its keys have

@@ -13,7 +13,7 @@
 --   run, phase, token, runner, seq
 --                              newest run: its number; 'queued', 'running', 'delegated' (to a canvas), 'suspended'
 --                              (until a time or a signal) or '' (ended); token of its claim; its worker process; number
---                              of the events, steps and journal entries that it has written
+--                              of the events, activities and journal entries that it has written
 --   turn, attempt              number of the current turn, and number of the run in the turn
 --   max_attempts               maximum number of runs of the turn, including returned runs; set by the claim, and absent
 --                              before the first claim of the turn
@@ -57,7 +57,7 @@
 --                              without this package executes; deleted when the task ends
 --   claimed_at, worker         time of the newest claim in µs, and Celery node name of the worker ('' if events are
 --                              disabled); `worker` is deleted when the task ends
---   run_without_events         newest run, if it has recorded steps but no event
+--   run_without_events         newest run, if it has recorded activities but no event
 --   prefetched                 "<run> <µs> <µs>" if a worker has prefetched the run: time at which the run is published
 --                              again in any case, and time at which its worker counts as lost
 --   published_at               "<run> <µs>": time of the last confirmation by the broker, or of a watcher's attempt to
@@ -97,7 +97,7 @@
 --   journal_origin             id of the first resubmitted task before this task, if the task continues with the journal
 --                              of that task
 --   code_version, claimed_version
---                              see lib/versions.lua. A task that can be resubmitted keeps `code_version`
+--                              see lib/code_versions.lua. A task that can be resubmitted keeps `code_version`
 --   size, largest              bytes of the task (see lib/stored_bytes.lua), and bytes of the largest entry of its log
 --   quota_account              account whose sum of stored bytes includes the task; set by sections
 

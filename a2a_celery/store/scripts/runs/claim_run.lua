@@ -1,13 +1,13 @@
 -- claim_run: assign a queued run to one worker, under a lease. SUBMITTED → WORKING if requested; WORKING → WORKING if
 -- the run is a retry.
--- returns {'dropped', reason} | {'other_version', version, options}: see lib/versions.lua
+-- returns {'dropped', reason} | {'other_code_version', code_version, options}: see lib/code_versions.lua
 --       | {'unrecorded', context}: the caller must repeat the call with the event of the retry
---       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, steps,
---       journal, journal_origin, turn_messages, other_version, value of each section…}
---       steps are the newest steps of the task. In the task's first run before any retry, sections determine the steps.
+--       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, activities,
+--       journal, journal_origin, turn_messages, other_code_version, value of each section…}
+--       activities are the newest activities of the task. In the task's first run before any retry, sections determine the activities.
 --       journal is {key, entry, …}, or '' if the journal is too large; see read_journal
---       other_version is the version to which the journal belongs, or '' if it is the version of the worker
--- requires: context_queue, journal, metrics, notifications, own_metadata, runs, snapshot, states, status, tasks, time, transitions, versions
+--       other_code_version is the version to which the journal belongs, or '' if it is the version of the worker
+-- requires: code_versions, context_queue, journal, metrics, notifications, own_metadata, runs, snapshot, states, status, tasks, time, transitions
 
 -- Return true if the metadata of the task shows that the run was delayed or suspended.
 local function was_delayed(r)
@@ -33,8 +33,8 @@ if is_unrecorded_retry and retries <= recorded_retries then return {'dropped', '
 if is_unrecorded_retry and not retried then return {'unrecorded', r.context} end
 if r.phase == 'queued' and is_blocked(keys, r) then return {'dropped', 'another run of its context comes first'} end
 local is_claimed_now = is_unrecorded_retry or r.phase == 'queued'
-if is_claimed_now and r.code_version and r.code_version ~= version and not claims_other_version then
-  return {'other_version', r.code_version, r.options or ''}
+if is_claimed_now and r.code_version and r.code_version ~= code_version and not claims_other_code_version then
+  return {'other_code_version', r.code_version, r.options or ''}
 end
 if is_unrecorded_retry then
   -- Celery publishes a retry before the task can record it. The previous holder of the claim can no longer write.
@@ -46,7 +46,7 @@ if is_unrecorded_retry then
   count_metric(r, 'retried', 'runs')
 end
 if r.phase == 'queued' then
-  claim_version(keys, r, version)
+  claim_code_version(keys, r, code_version)
   r.phase, r.token, r.runner, r.seq = 'running', token, runner, 0
   redis.call('ZADD', r.leases, micros(now() + lease_us), run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
@@ -63,10 +63,10 @@ if r.phase == 'queued' then
   save_record(keys, r)
 end
 local is_first = r.turn == 1 and r.attempt == 1 and retries == 0
-local steps = is_first and {} or newest_steps(keys)
+local activities = is_first and {} or newest_activities(keys)
 return {
   'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.ask_count or '0', r.interrupted_state or '', r.scope,
-  r.options or '', snapshot(keys, r, -1, true), steps,
+  r.options or '', snapshot(keys, r, -1, true), activities,
   small_journal(keys, r) or '', r.journal_origin or '', r.turn > 1 and r.turn_messages or '',
-  r.claimed_version and r.code_version or '', claimed_sections(keys, r, is_first and steps),
+  r.claimed_version and r.code_version or '', claimed_sections(keys, r, is_first and activities),
 }

@@ -15,13 +15,13 @@ from ..errors import BrokerUnavailable
 from ..lifecycle.references import RunRef
 from ..store.admin.version_workers import version_workers
 from ..store.client.connection import run_with_retry
-from ..store.runs.commands import OtherVersion
+from ..store.runs.commands import OtherCodeVersion
 from .process.run_host import RunHost
 
 logger = logging.getLogger(__name__)
 
 
-async def forward_run(host: RunHost, agent: Agent, ref: RunRef, other: OtherVersion) -> bool:
+async def forward_run(host: RunHost, agent: Agent, ref: RunRef, other: OtherCodeVersion) -> bool:
     """Publish a run to the workers that have the version of the agent with which the turn began.
 
     If the broker does not accept the message, a watcher publishes the run again.
@@ -31,12 +31,12 @@ async def forward_run(host: RunHost, agent: Agent, ref: RunRef, other: OtherVers
         the run.
     """
     queue = host.publisher.queues.queue_of(agent.name, RunOptions.from_json(other.options))
-    name = version_queue_name(queue, agent.name, other.version) if queue else ""
+    name = version_queue_name(queue, agent.name, other.code_version) if queue else ""
     workers = await run_with_retry(host.store, version_workers(host.keys))
     if all(worker.queue != name for worker in workers):
         logger.warning(
             "run %s began with version %s of agent %r, which no worker has: it continues with version %s",
-            *(ref.name, other.version, agent.name, agent.version),
+            *(ref.name, other.code_version, agent.name, agent.version),
         )
         return False
     try:
@@ -44,5 +44,6 @@ async def forward_run(host: RunHost, agent: Agent, ref: RunRef, other: OtherVers
     except BrokerUnavailable as e:
         logger.warning("run %s will be published by the watcher: %s", ref.name, e)
     else:
-        logger.info("run %s was published for workers with version %s of agent %r", ref.name, other.version, agent.name)
+        text = "run %s was published for workers with version %s of agent %r"
+        logger.info(text, ref.name, other.code_version, agent.name)
     return True

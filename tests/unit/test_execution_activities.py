@@ -1,4 +1,4 @@
-"""Sequential, nested and concurrent steps of an agent, and the final execution state of a run."""
+"""Sequential, nested and concurrent activities of an agent, and the final execution state of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_celery import current_execution
-from a2a_celery.execution.events.steps import CURRENT_EXECUTION, MAX_NAME, Execution, end_in, end_of
+from a2a_celery.execution.events.activities import CURRENT_EXECUTION, MAX_NAME, Execution, end_in, end_of
 from a2a_celery.lifecycle import (
     Canceled,
     Completed,
@@ -49,12 +49,12 @@ def execution() -> Execution:
     return execution
 
 
-def steps_of(execution: Execution) -> list[str]:
+def activities_of(execution: Execution) -> list[str]:
     """Return the model or tool name, or else the state, of each transition after INITIALIZING."""
     return [str(next(iter(transition.detail.values()), transition.after)) for transition in execution.history[1:]]
 
 
-async def test_a_step_is_shown_until_the_next(execution: Execution) -> None:
+async def test_an_activity_is_shown_until_the_next(execution: Execution) -> None:
     async with execution.model_call("m1"):
         pass
     assert execution.state is S.MODEL_CALL
@@ -64,7 +64,7 @@ async def test_a_step_is_shown_until_the_next(execution: Execution) -> None:
         assert execution.state is S.TOOL_EXECUTION
     execution.finish(Completed(), WORKING)
 
-    assert steps_of(execution) == ["m1", "m2", "t", "COMPLETED"]
+    assert activities_of(execution) == ["m1", "m2", "t", "COMPLETED"]
     assert execution.history[-1].before is S.TOOL_EXECUTION
 
 
@@ -74,7 +74,7 @@ async def test_after_a_nested_model_call_the_tool_is_shown_again(execution: Exec
             assert execution.state is S.MODEL_CALL
         assert execution.state is S.TOOL_EXECUTION
 
-    assert steps_of(execution) == ["outer", "inner", "outer"]
+    assert activities_of(execution) == ["outer", "inner", "outer"]
 
 
 async def test_of_concurrent_tools_the_newest_open_one_is_shown(execution: Execution) -> None:
@@ -92,30 +92,35 @@ async def test_of_concurrent_tools_the_newest_open_one_is_shown(execution: Execu
         go[name].set()
         await using[name]
 
-    assert steps_of(execution) == ["a", "b", "c", "a"]  # b ends without a transition, and the end of c returns to a
+    assert activities_of(execution) == [
+        "a",
+        "b",
+        "c",
+        "a",
+    ]  # the end of b is no transition; that of c returns to a
 
 
-async def test_an_exception_ends_its_step(execution: Execution) -> None:
+async def test_an_exception_ends_its_activity(execution: Execution) -> None:
     with pytest.raises(KeyError):
         async with execution.tool_call("a"), execution.tool_call("b"):
             raise KeyError
 
     async with execution.tool_call("c"):
         pass
-    assert steps_of(execution) == ["a", "b", "a", "c"]
+    assert activities_of(execution) == ["a", "b", "a", "c"]
 
 
-async def test_steps_after_the_end_are_ignored(execution: Execution) -> None:
+async def test_activities_after_the_end_are_ignored(execution: Execution) -> None:
     async with execution.tool_call("outer"):
         execution.finish(Canceled(), WORKING)
         async with execution.model_call("late"):
             assert execution.state is S.CANCELLED
     execution.finish(Completed(), WORKING)
 
-    assert steps_of(execution) == ["outer", "CANCELLED"]
+    assert activities_of(execution) == ["outer", "CANCELLED"]
 
 
-def test_threads_may_have_concurrent_steps(execution: Execution) -> None:
+def test_threads_may_have_concurrent_activities(execution: Execution) -> None:
     together = Barrier(8)
 
     def work(name: str) -> None:
@@ -130,12 +135,12 @@ def test_threads_may_have_concurrent_steps(execution: Execution) -> None:
     for thread in threads:
         thread.join(20)
 
-    assert not execution.has_open_steps
+    assert not execution.has_open_activities
     execution.finish(Completed(), WORKING)
     assert execution.state is S.COMPLETED
 
 
-def test_a_listener_may_begin_a_step(execution: Execution) -> None:
+def test_a_listener_may_begin_an_activity(execution: Execution) -> None:
     def logs(transition: Any) -> None:
         if transition.detail == {"tool": "t"}:
             execution.remove_listener(logs)  # the return to the tool would call the listener again
@@ -146,7 +151,7 @@ def test_a_listener_may_begin_a_step(execution: Execution) -> None:
     with execution.tool_call("t"):
         pass
 
-    assert steps_of(execution) == ["t", "of the listener", "t"]
+    assert activities_of(execution) == ["t", "of the listener", "t"]
 
 
 @pytest.mark.parametrize(
@@ -161,15 +166,15 @@ def test_an_invalid_name_is_refused(execution: Execution, call: Any, error: Any)
     with pytest.raises(error, match="name"):
         call(execution)
 
-    assert steps_of(execution) == []
+    assert activities_of(execution) == []
 
 
 def test_a_model_may_have_no_name_and_a_long_one_is_cut(execution: Execution) -> None:
     with execution.model_call(), execution.tool_call("x" * 10_000):
         pass
 
-    assert steps_of(execution)[0] == "MODEL_CALL"
-    assert len(steps_of(execution)[1]) == MAX_NAME
+    assert activities_of(execution)[0] == "MODEL_CALL"
+    assert len(activities_of(execution)[1]) == MAX_NAME
 
 
 ENDED: list[tuple[Outcome, ExecutionState, dict[str, str]]] = [

@@ -1,5 +1,5 @@
-"""State machine of a run's execution, with the steps that its agent opens. Transitions are written together with the
-run's events.
+"""State machine of a run's execution, with the activities that its agent opens. Transitions are written together with
+the run's events.
 
 ::
 
@@ -8,9 +8,10 @@ run's events.
     async with turn.tool_call("search"):
         found = await search(answer)
 
-A model may call tools, and several tools may run at the same time. The machine is in the state of the newest open step.
-When this step ends, the machine returns to the newest step that is still open. If no step is open, the state does not
-change until the next step or the end of the run. Steps after the end of the task are ignored.
+A model may call tools, and several tools may run at the same time. The machine is in the state of the newest open
+activity. When this activity ends, the machine returns to the newest activity that is still open. If no activity is
+open, the state does not change until the next activity or the end of the run. Activities after the end of the task are
+ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ...lifecycle import (
     Suspended,
 )
 from ...lifecycle import states as task_states
-from ...lifecycle.execution import ENDS, HISTORY_LIMIT, ExecutionState, ExecutionStateMachine, Step, system_clock
+from ...lifecycle.execution import ENDS, HISTORY_LIMIT, Activity, ExecutionState, ExecutionStateMachine, system_clock
 from ...lifecycle.journal import RunRecord
 from ...lifecycle.outcomes import INVALID_RESPONSE, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
@@ -59,9 +60,9 @@ Choice = tuple[ExecutionState, dict[str, Scalar]]
 """Next execution state, and the detail of the transition to this state."""
 
 
-class OpenStep:
-    """Step of an agent, as a context manager for ``async with`` and ``with``. An OpenStep is thread-safe and can be
-    used only once."""
+class OpenActivity:
+    """Activity of an agent, as a context manager for ``async with`` and ``with``. An OpenActivity is thread-safe and
+    can be used only once."""
 
     def __init__(self, execution: Execution, state: ExecutionState, detail: dict[str, Scalar]) -> None:
         self.state = state
@@ -84,7 +85,7 @@ class OpenStep:
 
 
 class Execution(ExecutionStateMachine):
-    """State machine of one run, with the open steps of its agent."""
+    """State machine of one run, with the open activities of its agent."""
 
     def __init__(
         self,
@@ -94,14 +95,14 @@ class Execution(ExecutionStateMachine):
         history_limit: int = HISTORY_LIMIT,
     ) -> None:
         super().__init__(state, clock=clock, history_limit=history_limit)
-        self._open: list[OpenStep] = []
+        self._open: list[OpenActivity] = []
 
     @property
-    def has_open_steps(self) -> bool:
+    def has_open_activities(self) -> bool:
         return bool(self._open)
 
-    def model_call(self, model: str = "") -> OpenStep:
-        """Return a step for a model call.
+    def model_call(self, model: str = "") -> OpenActivity:
+        """Return an activity for a model call.
 
         Args:
             model: Name of the model, or "" if it has no name.
@@ -109,10 +110,10 @@ class Execution(ExecutionStateMachine):
         Raises:
             TypeError: The name is not text.
         """
-        return OpenStep(self, ExecutionState.MODEL_CALL, {"model": _name(model)} if model != "" else {})
+        return OpenActivity(self, ExecutionState.MODEL_CALL, {"model": _name(model)} if model != "" else {})
 
-    def tool_call(self, name: str) -> OpenStep:
-        """Return a step for a call to the tool `name`.
+    def tool_call(self, name: str) -> OpenActivity:
+        """Return an activity for a call to the tool `name`.
 
         Raises:
             TypeError: The name is not text.
@@ -120,7 +121,7 @@ class Execution(ExecutionStateMachine):
         """
         if name == "":
             raise ValueError("turn.tool_call(name): name the tool")
-        return OpenStep(self, ExecutionState.TOOL_EXECUTION, {"tool": _name(name)})
+        return OpenActivity(self, ExecutionState.TOOL_EXECUTION, {"tool": _name(name)})
 
     def finish(self, outcome: Outcome, state: TaskState) -> None:
         """Move to the end state for `outcome`, unless the agent has already ended the task.
@@ -138,17 +139,17 @@ class Execution(ExecutionStateMachine):
         state_after, detail = end_in(state)
         self.try_transition(state_after, **detail)
 
-    def _begin(self, step: OpenStep) -> None:
+    def _begin(self, activity: OpenActivity) -> None:
         def choose() -> Choice:
-            self._open.append(step)
-            return step.state, step.detail
+            self._open.append(activity)
+            return activity.state, activity.detail
 
         self._go_where(choose)
 
-    def _end(self, step: OpenStep) -> None:
+    def _end(self, activity: OpenActivity) -> None:
         def choose() -> Choice | None:
-            newest = self._open[-1] is step
-            self._open.remove(step)
+            newest = self._open[-1] is activity
+            self._open.remove(activity)
             if not newest or not self._open:
                 return None
             return self._open[-1].state, self._open[-1].detail
@@ -223,22 +224,22 @@ def _name(name: str) -> str:
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
-STEP_DELAY = 0.5
-"""Default maximum seconds that a step waits to be written together with an event. If a worker is lost, only the steps
-of this period are lost."""
+ACTIVITY_DELAY = 0.5
+"""Default maximum seconds that an activity waits to be written together with an event. If a worker is lost, only the
+activities of this period are lost."""
 
 MAX_UNWRITTEN = 512
-"""Number of unwritten events and steps above which further steps are dropped."""
+"""Number of unwritten events and activities above which further activities are dropped."""
 
 
-class StepRecorder:
-    """Recorder of the steps of one run.
+class ActivityRecorder:
+    """Recorder of the activities of one run.
 
     Args:
-        pending: The unwritten events and steps of the run's queue.
+        pending: The unwritten events and activities of the run's queue.
         run: The run.
         flush: Function that starts the writer of the queue.
-        delay: Maximum seconds that a step waits to be written together with an event.
+        delay: Maximum seconds that an activity waits to be written together with an event.
         on_end: Function that receives the terminal state of the task, or None.
     """
 
@@ -260,19 +261,19 @@ class StepRecorder:
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
 
-    def record(self, step: Step) -> None:
-        """Queue a step, to be written with the next event or after the delay.
+    def record(self, activity: Activity) -> None:
+        """Queue an activity, to be written with the next event or after the delay.
 
-        A step is dropped after the end of the task, if the run is lost, or if `MAX_UNWRITTEN` is reached.
+        An activity is dropped after the end of the task, if the run is lost, or if `MAX_UNWRITTEN` is reached.
         """
         if self._has_ended or self._run.is_lost or len(self._pending) >= MAX_UNWRITTEN:
             return
-        self._pending.append(step)
+        self._pending.append(activity)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._delay, self._write)
 
     def end(self, state: TaskState) -> None:
-        """Call `on_end`, and accept no further steps."""
+        """Call `on_end`, and accept no further activities."""
         if self._on_end is not None:
             self._on_end(state)
         self._has_ended = True

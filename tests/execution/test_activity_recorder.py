@@ -1,9 +1,10 @@
-"""Recording of execution steps. Steps are stored once and in order, with the run's other writes, and without
+"""Recording of execution activities. Activities are stored once and in order, with the run's other writes, and without
 contents."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,15 +15,15 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry import trace
 
 from a2a_celery.agents import Agent
+from a2a_celery.execution.events.activities import ACTIVITY_DELAY, Execution
 from a2a_celery.execution.events.observers import CeleryEventEmitter, begin_execution, restored_execution
 from a2a_celery.execution.events.queue import RunEventQueue
-from a2a_celery.execution.events.steps import STEP_DELAY, Execution
 from a2a_celery.lifecycle import Canceled, Completed, Failure, Outcome
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import EXECUTION, own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store.runs.commands import Claim
-from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.runs.release import read_activities
 from a2a_celery.telemetry.spans import Spans
 from tests.support.agents.basic import card
 from tests.support.store.seeds import chunk, status
@@ -44,18 +45,18 @@ class RecordedRun:
             await self.scene.settle(self.claim, self.events, outcome)
         assert self.scene.published == []
 
-    async def stored_steps(self) -> list[str]:
-        """Return the stored steps as strings that contain the state and the model or tool."""
-        history = await self.scene.seeds.store.run(read_steps(self.scene.keys, self.claim.task.id))
+    async def stored_activities(self) -> list[str]:
+        """Return the stored activities as strings that contain the state and the model or tool."""
+        history = await self.scene.seeds.store.run(read_activities(self.scene.keys, self.claim.task.id))
         assert history is not None
-        assert {(s.run, s.attempt, s.runner) for s in history.steps} <= {(1, 1, "host.1.x")}
-        transitions = [s.transition for s in history.steps]
+        assert {(s.run, s.attempt, s.runner) for s in history.activities} <= {(1, 1, "host.1.x")}
+        transitions = [s.transition for s in history.activities]
         assert [t.number for t in transitions] == sorted({t.number for t in transitions})
         return [" ".join([t.after, *map(str, t.detail.values())]) for t in transitions]
 
-    async def until_stored(self, *steps: str) -> None:
+    async def until_stored(self, *activities: str) -> None:
         async def are_stored() -> bool:
-            return await self.stored_steps() == list(steps)
+            return await self.stored_activities() == list(activities)
 
         await until(are_stored)
 
@@ -66,32 +67,32 @@ async def play(
     hold: float = LONG,
     emitter: Any = None,
     working: bool = True,
-    step_delay: float = STEP_DELAY,
+    activity_delay: float = ACTIVITY_DELAY,
     **options: Any,
 ) -> RecordedRun:
     """Claim a run, and return it with its execution."""
     claim = await scene.seeds.claim_run(working=working)
 
     execution = restored_execution(claim)
-    events = scene.open(claim, hold=hold, on_end=execution.finish_in, step_delay=step_delay)
+    events = scene.open(claim, hold=hold, on_end=execution.finish_in, activity_delay=activity_delay)
     agent = Agent("a", card("a"), "function", None, **options)
     begin_execution(execution, agent, claim, events, runner="host.1.x", emitter=emitter)
     return RecordedRun(scene, claim, events, execution)
 
 
-async def test_a_run_without_steps_costs_no_additional_write(scene: Scene) -> None:
+async def test_a_run_without_activities_costs_no_additional_write(scene: Scene) -> None:
     run = await play(scene)
     await run.events.enqueue_event(chunk("hello"))
 
     await run.settle()
 
     assert scene.gate.calls == ["settle_run"]
-    assert await run.stored_steps() == ["INITIALIZING", "COMPLETED"]
+    assert await run.stored_activities() == ["INITIALIZING", "COMPLETED"]
     assert len(await scene.seeds.log(run.claim.task.id)) == 4
     await scene.seeds.require_consistent(run.claim.task.id)
 
 
-async def test_steps_are_written_with_the_events_around_them(scene: Scene) -> None:
+async def test_activities_are_written_with_the_events_around_them(scene: Scene) -> None:
     run = await play(scene)
     with run.execution.model_call("m"):
         await run.events.enqueue_event(chunk("hello"))
@@ -101,14 +102,14 @@ async def test_steps_are_written_with_the_events_around_them(scene: Scene) -> No
 
     await until(is_written)
     assert scene.gate.calls == ["append"]
-    assert await run.stored_steps() == ["INITIALIZING", "MODEL_CALL m"]
+    assert await run.stored_activities() == ["INITIALIZING", "MODEL_CALL m"]
     await run.settle(Failure(reference="f00"))
     assert scene.gate.calls == ["append", "settle_run"]
-    assert (await run.stored_steps())[2:] == ["ERROR failed f00"]
+    assert (await run.stored_activities())[2:] == ["ERROR failed f00"]
 
 
-async def test_a_step_without_events_is_stored_while_it_lasts_and_is_no_event(scene: Scene) -> None:
-    run = await play(scene, step_delay=0.01)
+async def test_an_activity_without_events_is_stored_while_it_lasts_and_is_no_event(scene: Scene) -> None:
+    run = await play(scene, activity_delay=0.01)
     with run.execution.tool_call("search"):
         await run.until_stored("INITIALIZING", "TOOL_EXECUTION search")
 
@@ -118,8 +119,8 @@ async def test_a_step_without_events_is_stored_while_it_lasts_and_is_no_event(sc
 
 
 @pytest.mark.parametrize("trouble", [{"refuse": 2}, {"lose_answers": 2}])
-async def test_a_step_is_stored_once_despite_errors_of_the_store(scene: Scene, trouble: dict[str, int]) -> None:
-    run = await play(scene, step_delay=0.01)
+async def test_an_activity_is_stored_once_despite_errors_of_the_store(scene: Scene, trouble: dict[str, int]) -> None:
+    run = await play(scene, activity_delay=0.01)
     vars(scene.gate).update(trouble)
     with run.execution.tool_call("t"):
         await run.until_stored("INITIALIZING", "TOOL_EXECUTION t")
@@ -127,11 +128,11 @@ async def test_a_step_is_stored_once_despite_errors_of_the_store(scene: Scene, t
         vars(scene.gate).update(trouble)
         await run.settle()
 
-    assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
+    assert await run.stored_activities() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
     assert await scene.texts(run.claim.task.id) == ["a"]
 
 
-async def test_many_steps_share_writes(scene: Scene) -> None:
+async def test_many_activities_share_writes(scene: Scene) -> None:
     run = await play(scene)
     for n in range(100):
         with run.execution.tool_call(f"t{n}"):
@@ -139,11 +140,11 @@ async def test_many_steps_share_writes(scene: Scene) -> None:
     await run.settle()
 
     assert len(scene.gate.calls) <= 3
-    assert len(await run.stored_steps()) == 102
+    assert len(await run.stored_activities()) == 102
 
 
 async def test_an_agent_that_sends_its_end_ends_its_execution_and_may_clean_up(scene: Scene) -> None:
-    run = await play(scene, step_delay=0.01)
+    run = await play(scene, activity_delay=0.01)
     with run.execution.tool_call("t"):
         await run.events.enqueue_event(status(COMPLETED, "done"))
         assert run.execution.state == "COMPLETED"
@@ -157,22 +158,22 @@ async def test_an_agent_that_sends_its_end_ends_its_execution_and_may_clean_up(s
     await run.settle(Canceled())
 
     assert not run.scene.run_of(run.events).is_lost
-    assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
+    assert await run.stored_activities() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
     assert scene.gate.calls == ["append"]
 
 
-async def test_a_pause_is_settled_with_the_step_after_it(scene: Scene) -> None:
+async def test_a_pause_is_settled_with_the_activity_after_it(scene: Scene) -> None:
     run = await play(scene)
     await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
     with run.execution.tool_call("late"):
         await run.settle()
 
     assert scene.gate.calls == ["settle_run"]
-    assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION late", "INTERRUPTED"]
+    assert await run.stored_activities() == ["INITIALIZING", "TOOL_EXECUTION late", "INTERRUPTED"]
 
 
-async def test_a_step_after_a_pause_does_not_show_the_pause_early(scene: Scene) -> None:
-    run = await play(scene, step_delay=0.01)
+async def test_an_activity_after_a_pause_does_not_show_the_pause_early(scene: Scene) -> None:
+    run = await play(scene, activity_delay=0.01)
     await run.events.enqueue_event(chunk("so far"))
     await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
     with run.execution.tool_call("late"):
@@ -189,8 +190,8 @@ async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> No
     claim = await scene.seeds.claim_run()
     assert state_before_begin(claim) == "IDLE"
 
-    vars_of = {field: getattr(claim, field) for field in claim.__slots__}
-    assert state_before_begin(Claim(**{**vars_of, "interrupted_state": INPUT_REQUIRED})) == "INTERRUPTED"
+    turn = replace(claim.turn, interrupted_state=INPUT_REQUIRED)
+    assert state_before_begin(replace(claim, turn=turn)) == "INTERRUPTED"
 
 
 def state_before_begin(claim: Claim) -> str:
@@ -237,7 +238,7 @@ class RecordingSpan(trace.NonRecordingSpan):
         self.events.append((name, dict(attributes)))
 
 
-async def test_a_recording_span_has_each_step_of_its_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recording_span_has_each_activity_of_its_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.observers.tracing", lambda: Spans(trace.NoOpTracerProvider()))
     run = await play(scene)
     span, other = RecordingSpan(True), RecordingSpan(False)
@@ -256,7 +257,7 @@ async def test_a_recording_span_has_each_step_of_its_run(scene: Scene, monkeypat
     await run.settle()
 
 
-async def test_clients_see_steps_only_of_agents_that_show_them(scene: Scene) -> None:
+async def test_clients_see_activities_only_of_agents_that_show_them(scene: Scene) -> None:
     shown, hidden = await play(scene, show_execution=True), await play(scene)
     for run in (shown, hidden):
         with run.execution.model_call("m"):
@@ -276,7 +277,7 @@ async def test_clients_see_steps_only_of_agents_that_show_them(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("shown", [True, False])
-async def test_showing_a_step_does_not_end_a_pause(scene: Scene, shown: bool) -> None:
+async def test_showing_an_activity_does_not_end_a_pause(scene: Scene, shown: bool) -> None:
     run = await play(scene, show_execution=shown)
     with run.execution.model_call("m"), run.execution.tool_call("t"):
         await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
@@ -288,7 +289,7 @@ async def test_showing_a_step_does_not_end_a_pause(scene: Scene, shown: bool) ->
     assert (await scene.seeds.task(run.claim.task.id)).status.state == INPUT_REQUIRED
 
 
-async def test_steps_of_a_thread_are_stored_and_shown(scene: Scene) -> None:
+async def test_activities_of_a_thread_are_stored_and_shown(scene: Scene) -> None:
     run = await play(scene, show_execution=True)
 
     def work() -> None:
@@ -300,20 +301,20 @@ async def test_steps_of_a_thread_are_stored_and_shown(scene: Scene) -> None:
     await asyncio.to_thread(thread.join, 10)
     await run.settle()
 
-    assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION of a thread", "COMPLETED"]
+    assert await run.stored_activities() == ["INITIALIZING", "TOOL_EXECUTION of a thread", "COMPLETED"]
     assert len(await scene.seeds.states(run.claim.task.id)) == 4
 
 
-async def test_a_lost_run_stores_no_further_step(scene: Scene) -> None:
+async def test_a_lost_run_stores_no_further_activity(scene: Scene) -> None:
     run = await play(scene)
     with run.execution.tool_call("t"):
         await run.events.abandon()
     run.execution.finish(Completed(), WORKING)
 
-    assert await run.stored_steps() == []
+    assert await run.stored_activities() == []
 
 
-async def test_a_step_counts_as_activity(scene: Scene) -> None:
+async def test_an_activity_counts_as_activity(scene: Scene) -> None:
     run = await play(scene)
     active_at = run.scene.run_of(run.events).idle_clock.idle_since
 

@@ -1,4 +1,4 @@
-"""Execution steps that are recorded for the model and tool calls of framework agents."""
+"""Execution activities that are recorded for the model and tool calls of framework agents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from a2a.types import Message, Part, Role, SendMessageRequest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery import InputRequired, Turn
-from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
+from a2a_celery.execution.events.activities import CURRENT_EXECUTION, Execution
 from a2a_celery.features.sessions.session import CURRENT, ContextSession
-from a2a_celery.frameworks.conversation import OpenSteps
+from a2a_celery.frameworks.conversation import OpenActivities
 from a2a_celery.lifecycle.execution import ExecutionState
 from tests.support.agents.booking_agents import BOOKING_AGENTS, BookingAgent, turn
 from workers import with_adk, with_agent_framework, with_openai_agents, with_pydantic_ai, with_strands
@@ -46,7 +46,7 @@ class Scene:
         CURRENT.set(self.session)
 
     @property
-    def steps(self) -> list[str]:
+    def activities(self) -> list[str]:
         """Model and tool calls of the agent in this run."""
         return [
             f"{transition.after} {transition.detail.get('tool', '')}".strip()
@@ -83,33 +83,33 @@ IN_THE_SESSION = [agent for agent in BOOKING_AGENTS if agent.name not in ("langg
 
 
 @pytest.mark.parametrize("agent", IN_THE_SESSION, ids=lambda agent: agent.name)
-async def test_each_call_of_a_model_and_a_tool_is_a_step(agent: BookingAgent) -> None:
+async def test_each_call_of_a_model_and_a_tool_is_an_activity(agent: BookingAgent) -> None:
     scene = Scene()
     question = await scene.say(agent.name, Part(text="book a table"))
-    assert scene.steps[0] == "MODEL_CALL"
-    assert set(scene.steps[1:]) <= {"TOOL_EXECUTION book"}  # some agents ask in the tool, others before it
+    assert scene.activities[0] == "MODEL_CALL"
+    assert set(scene.activities[1:]) <= {"TOOL_EXECUTION book"}  # some agents ask in the tool, others before it
 
     scene.begin()
     assert await scene.say(agent.name, ParseDict(agent.answer(question, True), Part())) == {}
-    assert scene.steps == ["TOOL_EXECUTION book", "MODEL_CALL"]
+    assert scene.activities == ["TOOL_EXECUTION book", "MODEL_CALL"]
 
 
 async def test_a_call_that_never_ended_is_forgotten_with_its_run() -> None:
-    scene, steps = Scene(), OpenSteps()
-    steps.tool_call("a", "hung")
+    scene, activities = Scene(), OpenActivities()
+    activities.tool_call("a", "hung")
     scene.execution.transition(ExecutionState.CANCELLED)
     scene.begin()
 
-    steps.model_call("b")
-    steps.end("a")
-    steps.end("b")
+    activities.model_call("b")
+    activities.end("a")
+    activities.end("b")
 
-    assert scene.steps == ["MODEL_CALL"]
-    assert len(steps) == 0
+    assert scene.activities == ["MODEL_CALL"]
+    assert len(activities) == 0
 
 
 async def test_nothing_happens_outside_of_a_run() -> None:
-    steps = OpenSteps()
+    activities = OpenActivities()
 
-    steps.model_call("a", "m")
-    steps.end("a")
+    activities.model_call("a", "m")
+    activities.end("a")
