@@ -122,9 +122,11 @@ class DaemonThreads:
             del future  # holds the exception, whose traceback holds this frame
 
     def close(self) -> None:
-        """Let the threads end after the submitted calls. This method does not wait for them."""
+        """Let the threads end after the submitted calls. This method does not wait for them. A later call starts new
+        threads."""
         for _ in self._threads:
             self._calls.put(None)
+        self._threads.clear()
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -62,6 +62,7 @@ from .operator.api import PATH as OPERATOR_PATH
 from .operator.api import OperatorApi
 from .page import PATH as PAGE_PATH
 from .page import list_route, root_route, shell_routes
+from .pipeline import TraceContext
 from .shutdown import GatewayShutdown
 
 CLOSED_PATHS = (PAGE_PATH, OPERATOR_PATH, "/metrics", "/health")
@@ -225,6 +226,7 @@ def build_asgi(
             # outside of the authentication, so that scripts can read why a request is refused
             *_cross_origin_access(services, settings),
             Middleware(NoStoreMiddleware),
+            Middleware(TraceContext),
             Middleware(MountPath),
             _authentication(services, settings, handlers, [*health, *keys], shell),
             Middleware(LargeResponseMiddleware, clock=clock),

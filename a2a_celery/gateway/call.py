@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,14 +13,12 @@ from ..lifecycle import EventId
 from ..lifecycle.references import Scope
 from ..operations.errors import invalid
 from .auth.refusal_log import RequestSource
+from .gate import HeavyWork
 
 if TYPE_CHECKING:
     from .handler import GatewayHandler
 else:
     GatewayHandler: TypeAlias = Any
-
-Worker: TypeAlias = Callable[..., Awaitable[Any]]
-"""Function that calls a function with arguments in a thread for the heavy work of an owner; see `Gate.work`."""
 
 
 class Call(ServerCallContext):
@@ -85,6 +83,6 @@ class Call(ServerCallContext):
         elif self.tenant and len(agents) > 1:
             raise invalid("tenant", f"Send AGENT/{tenant or agent}, with the name of an agent: {', '.join(agents)}.")
 
-    def worker(self) -> Worker:
-        """Return a function that executes heavy work of the caller; see `Gate.work`."""
+    def heavy_work(self) -> HeavyWork:
+        """Return the function that executes heavy work of the caller."""
         return partial(self.handler.gate.work, self.scope)

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from itertools import accumulate, chain
 from math import ceil
 from time import thread_time
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from a2a.types import ListTasksResponse, Task
@@ -29,7 +29,7 @@ from ..errors import StoreUnavailable
 from ..lifecycle.references import Scope
 from ..lifecycle.refusals import Reason, Refusal
 from ..operations.errors import LimitExceededError
-from ..operations.limits import BODIES, CALLS, LIMIT_TEXTS, READS, REQUESTS, STREAMS, error_of, error_of_limit
+from ..operations.limits import ANSWERS, BODIES, CALLS, LIMIT_TEXTS, READS, REQUESTS, STREAMS, error_of, error_of_limit
 from ..settings import Settings
 from ..store import AsyncStore, Keys
 from ..store.tasks.commands import acquire_request
@@ -50,21 +50,31 @@ MAX_WAITING = 1_000
 
 MAX_ARRIVING_BYTES = 1 << 26
 """Maximum number of bytes of an owner's bodies that a gateway process has received and not parsed yet. A single body
-may be larger."""
-
-FREE_BYTES = 1 << 16
-"""Bytes of each body that do not count toward `MAX_ARRIVING_BYTES`, so that a small request is never refused because of
+may be larger. The first `SMALL` bytes of each body do not count, so that a small request is never refused because of
 large requests."""
 
+
+MAX_VALIDATIONS = 10
+"""Maximum number of an owner's answers that a gateway process validates at the same time, including waiting answers."""
+
 HEAVY_WAIT = 5
-"""Retry-After of a read or a body that is refused because others of its owner wait or arrive, in seconds."""
+"""Retry-After of a read, a body or an answer that is refused because of others of its owner, in seconds."""
 
 THREADS = 2
 """Number of threads for heavy work, so that the work of one owner does not wait for the work of another. More threads
 would take more CPU time from the event loop."""
 
-OWNER_SHARE = 0.25
+WORK_SHARE = 0.25
 """Share of the time in which an owner's heavy work may run if the deployment limits the rate of its owners."""
+
+BYTES_PER_REQUEST = 100 * 1024
+"""Bytes of large bodies and results of an owner for each request that the owner's rate allows."""
+
+MAX_TRANSFER_PAUSE = 10.0
+"""Maximum seconds for which a large body or result delays the next one of its owner."""
+
+MIN_PAUSE = 0.002
+"""Seconds below which pauses of an owner's work are added up, because the event loop's timers are less precise."""
 
 MAX_REMEMBERED_OWNERS = 10_000
 """Maximum number of owners without tokens that a gateway remembers. For further owners, the gateway queries the
@@ -82,16 +92,25 @@ for a card needs no credentials, and therefore has no owner."""
 class _Owner:
     """Reads and heavy work of one owner."""
 
-    __slots__ = ("__weakref__", "reads", "waiting", "work")
+    __slots__ = ("__weakref__", "pause", "reads", "transfers", "validations", "waiting", "work")
 
     def __init__(self) -> None:
         self.reads = asyncio.Semaphore(MAX_READS)
-        self.waiting = 0
+        self.waiting = self.validations = 0
+        self.pause = 0.0
         self.work = asyncio.Lock()
+        self.transfers = asyncio.Lock()
 
-    def end_read(self) -> None:
-        """Let the next read begin. A read that has begun keeps this object, and with it the other reads, in memory."""
+    # Bound methods keep this object, and with it the state of the owner, in memory.
+
+    def release_read(self) -> None:
         self.reads.release()
+
+    def release_work(self) -> None:
+        self.work.release()
+
+    def release_transfers(self) -> None:
+        self.transfers.release()
 
 
 class Gate:
@@ -198,7 +217,7 @@ class Gate:
             await owner.reads.acquire()
         finally:
             owner.waiting -= 1
-        return owner.end_read
+        return owner.release_read
 
     @contextmanager
     def arriving_body(self, agent: str, owner: str) -> Iterator[Callable[[int], None]]:
@@ -212,7 +231,7 @@ class Gate:
 
         def count(size: int) -> None:
             nonlocal counted
-            more = size - FREE_BYTES - counted
+            more = size - SMALL - counted
             if more <= 0:
                 return
             if self._arriving[owner] > counted and self._arriving[owner] + more > MAX_ARRIVING_BYTES:
@@ -231,12 +250,12 @@ class Gate:
         """Call `function` in a thread, and return its result or raise its exception.
 
         The work of an owner is executed one piece after the other. With a rate limit, the next piece waits so long that
-        the owner's work takes at most `OWNER_SHARE` of the time of a thread. If the caller is cancelled, `function` is
-        not called, unless its call has begun.
+        the owner's work takes at most `WORK_SHARE` of the time of a thread. If the caller is cancelled while other work
+        of the owner runs, `function` is not called.
         """
         owner, seconds = self._owner(scope), 0.0
 
-        def work() -> T:
+        def timed() -> T:
             nonlocal seconds
             began = thread_time()
             try:
@@ -244,15 +263,57 @@ class Gate:
             finally:
                 seconds = thread_time() - began
 
-        def rest(_: object) -> None:
-            pause = 0.0 if self._per_second is None else seconds * (1 / OWNER_SHARE - 1)
-            asyncio.get_running_loop().call_later(pause, owner.work.release)
+        def release_later(_: object) -> None:
+            owner.pause += 0.0 if self._per_second is None else seconds * (1 / WORK_SHARE - 1)
+            if owner.pause < MIN_PAUSE:
+                owner.release_work()
+            else:
+                asyncio.get_running_loop().call_later(owner.pause, owner.release_work)
+                owner.pause = 0.0
 
         await owner.work.acquire()
-        working = asyncio.ensure_future(self._threads.call(work))
-        working.add_done_callback(rest)
-        result: T = await asyncio.shield(working)
-        return result
+        working = asyncio.ensure_future(self._threads.call(timed))
+        working.add_done_callback(release_later)
+        try:
+            result: T = await asyncio.shield(working)
+            return result
+        finally:
+            del working  # holds an exception, whose traceback holds this frame and the arguments
+
+    async def validate(self, agent: str, scope: Scope, check: Callable[[], T]) -> T:
+        """Call `check`, which validates an answer, as heavy work.
+
+        Raises:
+            LimitExceededError: Too many answers of the owner are validated or wait.
+        """
+        owner = self._owner(scope)
+        if owner.validations >= MAX_VALIDATIONS:
+            raise self._error(agent, ANSWERS, HEAVY_WAIT, MAX_VALIDATIONS)
+        owner.validations += 1
+        try:
+            return await self.work(scope, check)
+        finally:
+            owner.validations -= 1
+
+    async def pace(self, scope: Scope, size: int) -> None:
+        """Wait until the owner of `scope` may send or receive `size` bytes. With a rate limit, the bodies and results
+        of an owner that are larger than `SMALL` have `BYTES_PER_REQUEST` for each request that the rate allows."""
+        if size > SMALL and self._per_second is not None:
+            owner = self._owner(scope)
+            await owner.transfers.acquire()
+            seconds = min(MAX_TRANSFER_PAUSE, size / BYTES_PER_REQUEST / self._per_second)
+            asyncio.get_running_loop().call_later(seconds, owner.release_transfers)
+
+    async def pace_result(self, scope: Scope, result: Any) -> None:
+        """Wait until the owner of `scope` may receive `result`, a message of A2A or a page of a stream. New events of a
+        stream do not wait."""
+        if self._per_second is None:
+            return
+        match result:
+            case Proto():
+                await self.pace(scope, sum(_sizes_of(result)))
+            case list():
+                await self.pace(scope, sum(event.event.ByteSize() for event in result if event.is_stored))
 
     def _owner(self, scope: Scope) -> _Owner:
         return self._owners.setdefault(scope.account, _Owner())
@@ -298,9 +359,13 @@ class Gate:
         return error_of_limit(limit, LIMIT_TEXTS[limit].format(maximum), seconds)
 
 
-async def run_soon(run: Callable[..., Awaitable[T]], size: int, function: Callable[..., T], *args: Any) -> T:
-    """Return the result of `function`, which handles data of `size` bytes. `run` calls it if the data are large."""
-    return function(*args) if size <= SMALL else await run(function, *args)
+HeavyWork: TypeAlias = Callable[..., Awaitable[Any]]
+"""Function that calls a function with arguments as heavy work of an owner, and returns its result; see `Gate.work`."""
+
+
+async def process(work: HeavyWork, size: int, function: Callable[..., T], *args: Any) -> T:
+    """Return the result of `function`, which handles data of `size` bytes, as heavy work if the data are large."""
+    return function(*args) if size <= SMALL else await work(function, *args)
 
 
 def is_large(message: Proto) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -316,7 +317,7 @@ class GatewayHandler:
             task,
             next_run=next_run,
             sections=await self._sections(params, call, task_id),
-            run_in_thread=call.worker(),
+            run_in_thread=partial(self.gate.validate, self.agent.name, scope),
         )
 
     async def _read_to_continue(self, scope: Scope, task_id: str) -> StoredTask:

@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..operations.errors import LimitExceededError
 from ..store.log.follower import StreamEvent
@@ -57,7 +58,7 @@ async def perform(operation: Operation, params: Any, call: Call, write: Write[T]
         A2AError: The operation has failed or was refused.
     """
     async with serving(operation, params, call) as recorder:
-        return await write(recorder.name_task(await recorder.run(operation.perform(call.handler, params, call))))
+        return await write(await recorder.result(operation.perform(call.handler, params, call)))
 
 
 async def stream(operation: Operation, params: Any, call: Call, write: Write[T]) -> AsyncGenerator[T, None]:
@@ -70,8 +71,8 @@ async def stream(operation: Operation, params: Any, call: Call, write: Write[T])
         pages: AsyncGenerator[list[StreamEvent], None] = operation.perform(call.handler, params, call)
         del params, call  # a long stream must not keep the request in memory
         async with aclosing(pages):
-            while (page := await recorder.run(anext(pages, None))) is not None:
-                written = await write(recorder.name_task(page))
+            while (page := await recorder.result(anext(pages, None))) is not None:
+                written = await write(page)
                 del page
                 recorder.result_written()
                 yield written
@@ -118,7 +119,7 @@ class CallRecorder:
         self.outcome = OK
         self.end_read: Callable[[], None] | None = None
         self._operation = operation
-        self._handler = call.handler
+        self._handler, self._scope = call.handler, call.scope
         self._call: Call | None = call
         self._accessed: AccessedTask | None = accessed_task.get()
         self._spans: Spans | None = tracing()
@@ -127,15 +128,23 @@ class CallRecorder:
             headers = {name: value for name, value in call.headers.items() if name in CARRIED}
             self._span, self._trace_context = self._spans.start_request(operation, call.handler.agent.name, headers)
 
-    async def run(self, work: Awaitable[T]) -> T:
+    async def result(self, work: Awaitable[T]) -> T:
+        """Return the result of `work` when its owner may receive it. Label the span and the access log with its
+        task."""
+        result = await self._run(work)
+        self._name_task(result)
+        await self._handler.gate.pace_result(self._scope, result)
+        return result
+
+    async def _run(self, work: Awaitable[T]) -> T:
         """Await `work` inside the span. The span is current only while `work` runs, not while the caller runs."""
         if self._spans is None:
             return await work
         with self._spans.within(self._trace_context):
             return await work
 
-    def name_task(self, result: T) -> T:
-        """Return `result`. Label the span and the access log with the task and the context of the first result."""
+    def _name_task(self, result: object) -> None:
+        """Label the span and the access log with the task and the context of the first result."""
         is_first, self._call = self._call is not None, None  # a long stream must not keep the request in memory
         if is_first and (self._span is not None or self._accessed is not None):
             task_id, context_id = _ids(result)
@@ -143,7 +152,6 @@ class CallRecorder:
                 self._accessed.task_id = task_id
             if task_id and self._span is not None:
                 self._span.set_attributes({Attribute.TASK: task_id, Attribute.CONTEXT: context_id})
-        return result
 
     def result_written(self) -> None:
         """End the read of tasks after the first result is written."""
@@ -180,3 +188,23 @@ def _ids(result: Any) -> tuple[str, str]:
             return result.task_id, result.context_id
         case _:
             return "", ""
+
+
+class TraceContext:
+    """ASGI middleware that makes the client's trace current, so that the SDK's spans join the trace.
+
+    A span that the server's instrumentation has started stays current.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, in the client's trace if OpenTelemetry is in use."""
+        spans = tracing() if scope["type"] == "http" else None
+        if spans is None:
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        with spans.within(spans.parent_of(headers)):
+            await self._app(scope, receive, send)

@@ -10,7 +10,7 @@ from ..features import sections
 from ..lifecycle.refusals import Reason, Refusal
 from .errors import MAX_ID_LENGTH, LimitExceededError, capitalized, invalid, not_found
 
-BODIES, CALLS, READS, REQUESTS, STREAMS = "bodies", "calls", "reads", "requests", "streams"
+ANSWERS, BODIES, CALLS, READS, REQUESTS, STREAMS = "answers", "bodies", "calls", "reads", "requests", "streams"
 """Names of the limits that gateways enforce. The scripts of the store and their sections define the other names."""
 
 MAX_WAIT = 60
@@ -20,6 +20,7 @@ LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
     STREAMS: "The limit of {} open streams is reached: close one",
     CALLS: "The limit of {} open gRPC calls is reached: close one",
+    ANSWERS: "The limit of {} answers that are checked at the same time is reached",
     READS: "The limit of {} reads that wait at the same time is reached",
     BODIES: "The limit of {} bytes of requests that arrive at the same time is reached",
     "memory": "The memory of this service is nearly full",

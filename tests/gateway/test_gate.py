@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -16,7 +19,16 @@ from a2a.types import GetTaskRequest, ListTasksRequest, StreamResponse, Subscrib
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway.bindings import rest
-from a2a_celery.gateway.gate import HEAVY_WAIT, MAX_READS, MAX_WAITING, OWNER_SHARE, SMALL, Gate
+from a2a_celery.gateway.gate import (
+    BYTES_PER_REQUEST,
+    HEAVY_WAIT,
+    MAX_READS,
+    MAX_VALIDATIONS,
+    MAX_WAITING,
+    SMALL,
+    WORK_SHARE,
+    Gate,
+)
 from a2a_celery.gateway.metrics import Metrics
 from a2a_celery.gateway.operations.task_reader import TaskReader
 from a2a_celery.lifecycle.references import Scope
@@ -126,25 +138,118 @@ async def test_the_work_of_a_client_that_has_disconnected_does_not_begin(work: W
     assert work.begun == ["running", "last"]
 
 
-@pytest.mark.parametrize("fails", [False, True])
+def busy(seconds: float, begun: list[float]) -> None:
+    """Use `seconds` of CPU time, and add the time of the beginning to `begun`."""
+    begun.append(time.monotonic())
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+@pytest.mark.parametrize("way", ["at once", "in sequence", "failing"])
 async def test_with_a_rate_limit_the_work_of_an_owner_takes_a_share_of_the_time(
-    store: AsyncStore, keys: Keys, fails: bool
+    store: AsyncStore, keys: Keys, way: str
 ) -> None:
     gate = gate_of(store, keys, owner_requests_per_second=1)
     begun: list[float] = []
 
-    def calculate() -> None:
-        begun.append(time.monotonic())
-        until = time.thread_time() + 0.05
-        while time.thread_time() < until:
-            pass
-        if fails:
-            raise ValueError("not JSON")
+    def fail() -> None:
+        busy(0.05, begun)
+        raise ValueError("not JSON")
 
-    await asyncio.gather(gate.work(ANN, calculate), gate.work(ANN, calculate), return_exceptions=True)
+    function = fail if way == "failing" else partial(busy, 0.05, begun)
+    if way == "in sequence":
+        for _ in range(2):
+            await gate.work(ANN, function)
+            gc.collect()
+    else:
+        await asyncio.gather(gate.work(ANN, function), gate.work(ANN, function), return_exceptions=True)
     gate.close()
 
-    assert begun[1] - begun[0] >= 0.05 / OWNER_SHARE * 0.95
+    assert begun[1] - begun[0] >= 0.05 / WORK_SHARE * 0.95
+
+
+async def test_short_work_does_not_wait_for_a_timer(store: AsyncStore, keys: Keys) -> None:
+    gate = gate_of(store, keys, owner_requests_per_second=1)
+    timers: list[object] = []
+    loop = asyncio.get_running_loop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_later", lambda *args: timers.append(args))
+        for _ in range(3):
+            await gate.work(ANN, int)
+    gate.close()
+
+    assert timers == []
+
+
+async def test_with_a_rate_limit_large_transfers_of_an_owner_wait(store: AsyncStore, keys: Keys) -> None:
+    gate = gate_of(store, keys, owner_requests_per_second=10)
+    began = time.monotonic()
+
+    await gate.pace(ANN, BYTES_PER_REQUEST)
+    await gate.pace(BOB, BYTES_PER_REQUEST)
+    await gate.pace(ANN, SMALL)
+    first = time.monotonic() - began
+    gc.collect()
+    await gate.pace(ANN, BYTES_PER_REQUEST)
+    second = time.monotonic() - began
+    unlimited = gate_of(store, keys)
+    for _ in range(100):
+        await unlimited.pace(ANN, 1000 * BYTES_PER_REQUEST)
+
+    assert first < second
+    assert second >= 0.1 * 0.95
+
+
+async def test_failed_work_leaves_no_cycle(store: AsyncStore, keys: Keys) -> None:
+    gate = gate_of(store, keys)
+
+    class Body:
+        """Argument of the work."""
+
+    def fail(body: Body) -> None:
+        raise ValueError("not JSON")
+
+    gc.disable()
+    try:
+        body = Body()
+        alive = weakref.ref(body)
+        with suppress(ValueError):
+            await gate.work(ANN, fail, body)
+        del body
+
+        async def is_gone() -> bool:
+            return alive() is None
+
+        await eventually_async(is_gone, what="the argument is gone")
+    finally:
+        gc.enable()
+        gate.close()
+
+
+async def test_the_number_of_an_owners_answers_is_limited(store: AsyncStore, keys: Keys) -> None:
+    gate = gate_of(store, keys)
+    may_end = threading.Event()
+    checks = [asyncio.create_task(gate.validate("echo", ANN, may_end.wait)) for _ in range(MAX_VALIDATIONS)]
+    await asyncio.sleep(0)
+    with pytest.raises(LimitExceededError) as exc_info:
+        await gate.validate("echo", ANN, int)
+    of_bob = await gate.validate("echo", BOB, int)
+    may_end.set()
+    await asyncio.gather(*checks)
+
+    assert (exc_info.value.data, of_bob) == ({"limit": "answers", "retryAfter": str(HEAVY_WAIT)}, 0)
+    assert await gate.validate("echo", ANN, int) == 0
+    gate.close()
+
+
+async def test_work_after_the_end_of_the_threads_starts_new_threads(store: AsyncStore, keys: Keys) -> None:
+    gate = gate_of(store, keys)
+    assert await gate.work(ANN, int) == 0
+    gate.close()
+
+    assert await gate.work(ANN, int) == 0
+    gate.close()
 
 
 async def test_reads_of_an_owner_are_bounded_and_wait_in_order(store: AsyncStore, keys: Keys) -> None:
@@ -179,6 +284,13 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[LocalGateway]:
     """Gateway with a rate limit, without a worker."""
     async with local_gateway(store, redis_server.store_url, keys, **SLOW) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def unlimited_gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[LocalGateway]:
+    """Gateway without a rate limit and without a worker, so that no transfer waits."""
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
         yield gateway
 
 
@@ -327,20 +439,93 @@ async def test_few_tasks_of_an_owner_are_read_at_once(
     assert most == MAX_READS
 
 
-async def test_a_response_that_cannot_be_written_ends_its_read(
-    gateway: LocalGateway, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reader", [name for name in READS if not name.startswith("gRPC")])
+async def test_a_read_ends_when_its_result_is_written(
+    store: AsyncStore,
+    redis_server: EmbeddedRedis,
+    keys: Keys,
+    seeds: Seeds,
+    monkeypatch: pytest.MonkeyPatch,
+    reader: str,
 ) -> None:
-    async def fails(*_: object) -> str:
+    task_id = await complete_task(seeds, text=LARGE_TEXT)
+    reads, may_write, work = [], asyncio.Event(), Gate.work
+
+    async def record(self: Gate, *args: Any) -> Any:
+        await may_write.wait()
+        return await work(self, *args)
+
+    def recorded(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def record_read(self: TaskReader, *args: Any, **options: Any) -> Any:
+            reads.append(args)
+            return await read(self, *args, **options)
+
+        return record_read
+
+    monkeypatch.setattr(Gate, "work", record)
+    monkeypatch.setattr(TaskReader, "read", recorded(TaskReader.read))
+    monkeypatch.setattr(TaskReader, "page", recorded(TaskReader.page))
+    async with local_gateway(store, redis_server.store_url, keys) as gateway:
+        responses = [asyncio.create_task(READS[reader](gateway, task_id)) for _ in range(2 * MAX_READS)]
+
+        async def all_wait() -> bool:
+            return len(reads) == MAX_READS
+
+        await eventually_async(all_wait, what="the first tasks are read")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        reads_before = len(reads)
+        may_write.set()
+        await asyncio.gather(*responses)
+
+    assert (reads_before, len(reads)) == (MAX_READS, 2 * MAX_READS)
+
+
+async def test_a_client_that_disconnects_during_a_read_ends_it(
+    unlimited_gateway: LocalGateway, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = await complete_task(seeds, text="small")
+    reading: list[str] = []
+
+    async def never(*_: object, **__: object) -> Any:
+        reading.append("")
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskReader, "read", never)
+        calls = [
+            asyncio.create_task(unlimited_gateway.http.get(f"/tasks/{task_id}", headers=V1))
+            for _ in range(MAX_READS + 2)
+        ]
+
+        async def all_read() -> bool:
+            return len(reading) == MAX_READS
+
+        await eventually_async(all_read, what="the first tasks are read")
+        for call in reversed(calls):
+            call.cancel()
+        await asyncio.wait(calls)
+
+    async with asyncio.timeout(30):
+        await JSON_READS["GetTask"](unlimited_gateway, task_id)
+
+
+async def test_a_response_that_cannot_be_written_ends_its_read(
+    unlimited_gateway: LocalGateway, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> bytes:
         raise ValueError("JSON has no nan")
 
     task_id = await complete_task(seeds, text=LARGE_TEXT)
     with monkeypatch.context() as patch:
-        patch.setattr(rest, "result_json", fails)
-        refusals = [await gateway.http.get(f"/tasks/{task_id}", headers=V1) for _ in range(MAX_READS + 1)]
+        patch.setattr(rest, "write_result", fails)
+        refusals = [await unlimited_gateway.http.get(f"/tasks/{task_id}", headers=V1) for _ in range(MAX_READS + 1)]
+    missing = [await unlimited_gateway.http.get("/tasks/none", headers=V1) for _ in range(MAX_READS + 1)]
 
     async with asyncio.timeout(30):
-        await JSON_READS["GetTask"](gateway, task_id)
-    assert [refusal.status_code for refusal in refusals] == [500] * (MAX_READS + 1)
+        await JSON_READS["GetTask"](unlimited_gateway, task_id)
+    assert [response.status_code for response in refusals] == [500] * (MAX_READS + 1)
+    assert [response.status_code for response in missing] == [404] * (MAX_READS + 1)
 
 
 @pytest.mark.parametrize("reader", ["0.3 GetTask", "0.3 JSON-RPC GetTask", "0.3 JSON-RPC replay"])
@@ -384,14 +569,14 @@ async def test_a_large_result_is_written_as_json_of_the_older_protocol_in_a_thre
     assert {name[:-1] for name in threads} == {"a2a-heavy-"}
 
 
-async def test_subscriptions_that_wait_for_news_let_others_read(gateway: LocalGateway, seeds: Seeds) -> None:
+async def test_subscriptions_that_wait_for_news_let_others_read(unlimited_gateway: LocalGateway, seeds: Seeds) -> None:
     claim = await claim_with_artifact(seeds, text=LARGE_TEXT)
     path = f"/tasks/{claim.ref.task_id}:subscribe"
-    async with gateway.serve() as http, AsyncExitStack() as stack:
+    async with unlimited_gateway.serve() as http, AsyncExitStack() as stack:
         first = await stack.enter_async_context(http.stream("GET", path, headers=V1))
         newest = await anext(line.removeprefix("id: ") async for line in first.aiter_lines() if line.startswith("id"))
         for _ in range(2 * MAX_READS):
             waiting = http.stream("GET", path, headers={**V1, "Last-Event-ID": newest}, timeout=None)
             await stack.enter_async_context(waiting)
 
-        assert (await gateway.http.get(f"/tasks/{claim.ref.task_id}", headers=V1)).status_code == 200
+        assert (await unlimited_gateway.http.get(f"/tasks/{claim.ref.task_id}", headers=V1)).status_code == 200

@@ -4,8 +4,9 @@ the server stops."""
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -29,16 +30,21 @@ def chunk(text: str) -> Event:
     return TaskArtifactUpdateEvent(artifact=Artifact(parts=[Part(text=text)]))
 
 
-async def text_of(event: Event) -> str:
-    assert isinstance(event, TaskArtifactUpdateEvent)
-    return event.artifact.parts[0].text
+def text_of(event: str) -> str:
+    """Return the text of a chunk from its JSON."""
+    text: str = json.loads(event)["artifactUpdate"]["artifact"]["parts"][0]["text"]
+    return text
+
+
+async def call_at_once(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
 
 
 async def written(pages: Pages) -> AsyncGenerator[list[str], None]:
     """Yield `pages` as a binding writes them."""
     async with aclosing(pages):
         async for page in pages:
-            yield await write_page(page, encode=text_of)
+            yield await write_page(page, work=call_at_once, wrap=text_of)
 
 
 class StreamToClient:

@@ -22,6 +22,7 @@ WEBHOOKS = f"{LIMITS}::test_a_webhook_beyond_the_owner_s_limit_is_refused"
 CHILDREN = "features/families/test_store.py::test_a_parent_has_a_maximum_of_live_children"
 GATE = "gateway/test_gate.py"
 READS = f"{GATE}::test_reads_of_an_owner_are_bounded_and_wait_in_order"
+ANSWERS = f"{GATE}::test_the_number_of_an_owners_answers_is_limited"
 WORK = f"{GATE}::test_the_work_of_an_owner_does_not_delay_another_owner"
 SHARE = f"{GATE}::test_with_a_rate_limit_the_work_of_an_owner_takes_a_share_of_the_time"
 BODIES = "gateway/test_bodies.py::test_bodies_of_one_owner_that_arrive_at_once_are_bounded"
@@ -39,6 +40,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         f"{LIMITS}::test_the_default_burst_is_the_number_of_requests_in_one_second",
         f"{BUCKETS}::test_a_bucket_allows_its_burst_and_then_one_at_a_time",
         f"{GATE}::test_a_read_takes_one_token",
+        f"{GATE}::test_with_a_rate_limit_large_transfers_of_an_owner_wait",
     ),
     "limits/limits/owner_max_concurrent_tasks": (
         EACH_BINDING,
@@ -60,6 +62,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "limits/limits/1-000-fixed-2": (CALLS, FIXED),
     "limits/limits/1-000-fixed-3": (READS, WORK, SHARE, FIXED),
     "limits/limits/64-mib-fixed": (BODIES, SIZES),
+    "limits/limits/10-fixed": (ANSWERS, FIXED),
     "limits/limits/agent_max_queue": (
         EACH_BINDING,
         EXACTLY,
@@ -86,6 +89,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         BODIES,
         DELAYS,
         READS,
+        ANSWERS,
         "features/webhooks/test_webhook_deliveries.py::test_the_number_of_waiting_pings_is_limited",
     ),
     "limits/what-the-client-sees/child-tasks-webhooks-stored-bytes": (

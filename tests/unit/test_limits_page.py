@@ -18,16 +18,17 @@ from a2a_celery.features.webhooks.gateway_configs import QUEUE_FULL_WAIT
 from a2a_celery.gateway.auth.grpc import OWNER_SHARE
 from a2a_celery.gateway.bindings.grpc import CONNECTION_OPTIONS, MAX_CONCURRENT_CALLS, MAX_FIELDS
 from a2a_celery.gateway.gate import (
-    FREE_BYTES,
+    BYTES_PER_REQUEST,
     HEAVY_WAIT,
     MAX_ARRIVING_BYTES,
     MAX_READS,
+    MAX_VALIDATIONS,
     MAX_WAITING,
     SMALL,
     STREAM_WAIT,
     THREADS,
+    WORK_SHARE,
 )
-from a2a_celery.gateway.gate import OWNER_SHARE as SHARE
 from a2a_celery.gateway.middleware import bodies
 from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH
 from a2a_celery.gateway.operations.validation import BOUNDS
@@ -97,13 +98,14 @@ def test_its_numbers_are_the_codes() -> None:
     assert nesting.startswith(levels)
     assert cells["the schema of a question"] == f"{MAX_SCHEMA_BYTES // KIB} KiB, {MAX_DEPTH} levels"
     heavy = " ".join(PAGE.partition("### Large requests and results")[2].partition("\n## ")[0].split())
-    assert re.findall(r"more than (\d+) KiB", heavy) == [str(SMALL // KIB)] * 2
-    assert (MAX_READS, THREADS, SHARE) == (4, 2, 1 / 4)
+    assert re.findall(r"more than (\d+) KiB", heavy) == [str(SMALL // KIB)] * 3
+    assert (MAX_READS, THREADS, WORK_SHARE) == (4, 2, 1 / 4)
     for text in (
         "at most four tasks or pages of tasks",
         "Two threads",
         "at most a quarter of the time",
         "three times as long",
+        f"{BYTES_PER_REQUEST // KIB} KiB for each request",
     ):
         assert text in heavy
 
@@ -114,6 +116,7 @@ def test_its_fixed_limits_are_the_codes() -> None:
     assert re.findall(r"^\| ([\d,]+), fixed \|.*`(\w+)` \|$", table, re.MULTILINE) == [
         (f"{MAX_CHILDREN:,}", "children"),
         (f"{MAX_CONCURRENT_CALLS * OWNER_SHARE:,.0f}", "calls"),
+        (f"{MAX_VALIDATIONS}", "answers"),
         (f"{MAX_WAITING:,}", "reads"),
     ]
 
@@ -140,7 +143,7 @@ def numbers_of_size(subject: str) -> list[int]:
 def test_its_sizes_of_requests_are_the_codes() -> None:
     connection = dict(CONNECTION_OPTIONS)
 
-    assert numbers_of_size("HTTP bodies of an owner")[:2] == [MAX_ARRIVING_BYTES // KIB**2, FREE_BYTES // KIB]
+    assert numbers_of_size("HTTP bodies of an owner")[:2] == [MAX_ARRIVING_BYTES // KIB**2, SMALL // KIB]
     assert numbers_of_size("a task, when") == [default_of("task_max_bytes") // KIB**2]
     assert numbers_of_size("the answer to a question") == [MAX_ANSWER_BYTES // KIB, MAX_DEPTH, MAX_KEYWORDS, MAX_NESTED]
     assert "one second of CPU time" in PAGE

@@ -13,6 +13,7 @@ import pytest
 from a2a.server.routes.common import serialize_list_tasks_response
 from a2a.types import (
     Artifact,
+    GetTaskRequest,
     ListTasksRequest,
     ListTasksResponse,
     Message,
@@ -33,10 +34,9 @@ from starlette.types import Receive, Scope, Send
 from a2a_celery.gateway.bindings.json_results import (
     JsonWriter,
     event_json,
-    event_line,
     message_json,
     page_json,
-    task_json,
+    write_result,
 )
 from a2a_celery.gateway.middleware.bodies import PIECE, LargeResponseMiddleware
 from a2a_celery.gateway.operations.task_reader import response_with_tasks
@@ -84,9 +84,7 @@ def test_a_sent_message_is_what_the_sdk_writes(payload: Task | Message) -> None:
 
 @pytest.mark.parametrize("artifacts", [True, False])
 @pytest.mark.parametrize("page", PAGES)
-async def test_a_page_has_its_empty_fields_and_no_empty_fields_of_tasks(
-    page: ListTasksResponse, artifacts: bool
-) -> None:
+def test_a_page_has_its_empty_fields_and_no_empty_fields_of_tasks(page: ListTasksResponse, artifacts: bool) -> None:
     if not artifacts:  # the store returns such tasks
         page = ListTasksResponse.FromString(page.SerializeToString())
         for task in page.tasks:
@@ -94,7 +92,7 @@ async def test_a_page_has_its_empty_fields_and_no_empty_fields_of_tasks(
 
     expected = serialize_list_tasks_response(page, artifacts)
     expected["tasks"] = [({"artifacts": []} if artifacts else {}) | MessageToDict(task) for task in page.tasks]
-    assert json.loads(await page_json(page, artifacts, RecordedWork())) == expected
+    assert json.loads(page_json(page, artifacts)) == expected
 
 
 STRUCTURED = {
@@ -124,23 +122,20 @@ MANY_VALUES = {
 
 
 @pytest.mark.parametrize("event", MANY_VALUES.values(), ids=list(MANY_VALUES))
-async def test_an_event_with_many_values_is_written_as_heavy_work(event: Event) -> None:
+async def test_a_large_result_is_written_as_heavy_work(event: Event) -> None:
     worker = RecordedWork()
 
-    assert json.loads(await event_line(event, worker)) == json.loads(event_json(event))
+    written = await write_result(event, GetTaskRequest(), worker, lambda text: f"[{text}]")
+
+    assert json.loads(written) == [MessageToDict(event)]
     assert worker.count == 1
-    if isinstance(event, Task):
-        assert json.loads(await task_json(event, worker)) == MessageToDict(event)
-        page = ListTasksResponse(tasks=[event])
-        assert json.loads(await page_json(page, True, worker))["tasks"] == [{"artifacts": []} | MessageToDict(event)]
-        assert worker.count == 3
 
 
 async def test_a_page_of_many_small_tasks_is_written_as_heavy_work() -> None:
     page, worker = ListTasksResponse(tasks=[Task(id="t", history=[MESSAGE])] * 100), RecordedWork()
 
-    await page_json(page, True, worker)
-    await page_json(ListTasksResponse(tasks=[Task(id="t")]), True, worker)
+    await write_result(page, ListTasksRequest(), worker)
+    await write_result(ListTasksResponse(tasks=[Task(id="t")]), ListTasksRequest(), worker)
 
     assert worker.count == 1
 

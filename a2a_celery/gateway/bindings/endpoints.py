@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...integrations.starlette import drop_body
 from ...operations.errors import LimitExceededError
-from ...telemetry.tracing import tracing
+from ...operations.limits import REQUESTS
 from ..auth.refusal_log import RequestSource
 from ..auth.schemes import Identity
 from ..call import Call
@@ -40,6 +40,9 @@ DISCONNECT_POLL_INTERVAL = 2.0
 
 CLIENT_CLOSED_REQUEST = 499
 """HTTP status that proxies log for a request whose client has disconnected. No client receives it."""
+
+CALL = "a2a_call"
+"""Key of the scope of a request for its call, until the response begins."""
 
 _SDK_CONTEXTS = DefaultServerCallContextBuilder()
 
@@ -100,48 +103,45 @@ class Address(NamedTuple):
         """
 
         async def endpoint(request: Request) -> Response:
-            call = request.state.call = self.call(request)
+            call = request.scope[CALL] = self.call(request)
+            requested_uris = set(call.requested_extensions)
             gate, agent, owner = self.handler.gate, self.handler.agent.name, call.user.user_name
             response: Response
+            is_counted = False
             try:
                 await receive_body(request, gate, agent, owner, max_bytes, may_be_empty=may_be_empty)
-                with _trace_of(call):
-                    response = await cancel_on_disconnect(respond, request)
+                response = await cancel_on_disconnect(respond, request)
                 drop_body(request)
             except ClientDisconnect:  # while the body was being read
                 response = Response(status_code=CLIENT_CLOSED_REQUEST)
             except Exception as e:
+                is_counted = isinstance(e, LimitExceededError) and (e.data or {}).get("limit") == REQUESTS
                 response = format_error(note_limit(call, to_a2a(e)))
-            if not call.has_begun and call.retry_after is None:
+            if not call.has_begun and not is_counted:
                 try:
                     await gate.count_unparsed_request(agent, owner)
                 except LimitExceededError as e:
                     response = format_error(note_limit(call, e))
-            active = active_extensions(call.handler.agent.card, call.requested_extensions) if echoes_extensions else ""
+            del request.scope[CALL]  # a long stream must not keep the call in memory
+            response = with_retry_after(response, call)
+            active = active_extensions(call.handler.agent.card, requested_uris) if echoes_extensions else ""
             if active:
                 response.headers[HTTP_EXTENSION_HEADER] = active
-            del request.state.call  # a long stream must not keep the call in memory
-            return with_retry_after(response, call)
+            return response
 
         return endpoint
 
 
-def _trace_of(call: Call) -> AbstractContextManager[None]:
-    """Return a context that makes the client's trace current, so that the SDK's spans join the trace. A span that the
-    server's instrumentation has started stays current."""
-    spans = tracing()
-    return nullcontext() if spans is None else spans.within(spans.parent_of(call.headers))
-
-
 def call_of(request: Request, version: str = PROTOCOL_VERSION_1_0) -> Call:
-    """Return the call of a request that an `Address` serves.
+    """Return the call of a request that an `Address` serves, after a check of the version, which an agent can read in
+    the headers of the call.
 
     Raises:
         VersionNotSupportedError: The request is for a different version than `version`.
     """
     requested = requested_version(request)
     require_version(requested, version)
-    call: Call = request.state.call
+    call: Call = request.scope[CALL]
     call.state["headers"][VERSION_HEADER.lower()] = requested or version
     return call
 

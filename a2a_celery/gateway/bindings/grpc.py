@@ -19,7 +19,6 @@ from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
 from a2a.extensions.common import HTTP_EXTENSION_HEADER
 from a2a.server.request_handlers import grpc_handler
-from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2_grpc
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
 from a2a.utils.errors import A2AError, InvalidParamsError
@@ -28,7 +27,6 @@ from google.protobuf.descriptor import Descriptor
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import ConfigError
-from ...lifecycle import Event
 from ...lifecycle.references import Scope
 from ...operations.errors import LimitExceededError
 from ...operations.requests import MAX_JSON_VALUES
@@ -42,7 +40,7 @@ from ..protocol_errors import ServiceUnavailableError
 from ..shutdown import WAIT_TIMEOUT, GatewayShutdown
 from .grpc_errors import retry_after, set_error, shortened, status_code
 from .legacy import StrictLegacyHandler, map_legacy_error
-from .sdk_handler import SdkHandler
+from .sdk_handler import Convert, SdkHandler, unchanged
 
 MAX_VARINT_BYTES = 10
 
@@ -209,7 +207,7 @@ class LegacyGrpcBinding(CompatGrpcHandler):
     """Servicer of protocol 0.3 that sends errors without typed details. The trailing metadata of a limit error contains
     the retry delay."""
 
-    def __init__(self, request_handler: RequestHandler, context_builder: GrpcCalls) -> None:
+    def __init__(self, request_handler: SdkHandler, context_builder: GrpcCalls) -> None:
         super().__init__(request_handler, context_builder)
         self.handler03 = StrictLegacyHandler(request_handler)
 
@@ -272,7 +270,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """
         if self._handler is None or len(body) <= SMALL:
             return parse(body)
-        work = partial(self._handler.gate.work, Scope(owner=_owner()))
+        scope = Scope(owner=_owner())
+        work = partial(self._handler.gate.work, scope)
+        await self._handler.gate.pace(scope, len(body))
         if len(body) > MAX_SMALL_BODY and await work(count_fields, body, request, MAX_FIELDS) > MAX_FIELDS:
             raise InvalidParamsError(
                 f"The request has more than {MAX_FIELDS} fields, or is not well-formed: send large data as a file part"
@@ -313,12 +313,14 @@ class GrpcOperations(SdkHandler):
     """Handler that sends the active extensions before an operation to a client of protocol 1.0, and ends streams when
     the gateway stops."""
 
-    async def perform(self, operation: str, params: Any, call: Call) -> Any:
+    async def perform(self, operation: str, params: Any, call: Call, convert: Convert = unchanged) -> Any:
         """Perform an operation that does not stream, and return its result."""
         await _echo_extensions(call)
-        return await super().perform(operation, params, call)
+        return await super().perform(operation, params, call, convert)
 
-    async def stream(self, operation: str, params: Any, call: Call) -> AsyncGenerator[Event, None]:
+    async def stream(
+        self, operation: str, params: Any, call: Call, convert: Convert = unchanged
+    ) -> AsyncGenerator[Any, None]:
         """Perform an operation that streams, and yield its events.
 
         Raises:
@@ -327,7 +329,7 @@ class GrpcOperations(SdkHandler):
         await _echo_extensions(call)
         shutdown = call.handler.shutdown
         end_count = shutdown.end_count
-        async with aclosing(super().stream(operation, params, call)) as events:
+        async with aclosing(super().stream(operation, params, call, convert)) as events:
             del params, call  # a long stream must not keep the request in memory
             while shutdown.end_count == end_count:
                 event: Any = None

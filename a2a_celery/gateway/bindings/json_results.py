@@ -34,8 +34,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from ...lifecycle import Event
 from ...lifecycle.events import time_text
-from ..call import Worker
-from ..gate import is_large
+from ..gate import HeavyWork, is_large
 
 Written = Callable[[Any], str]
 
@@ -176,16 +175,6 @@ def event_json(event: Event) -> str:
     return one_line(f'{{"{_PAYLOADS[type(event)]}": {message_json(event)}}}')
 
 
-async def event_line(event: Event, work: Worker) -> str:
-    """Return `event_json(event)`. A large event is written in a thread."""
-    return await work(event_json, event) if is_large(event) else event_json(event)
-
-
-async def task_json(task: Task, work: Worker) -> str:
-    """Return `message_json(task)`. A large task is written in a thread."""
-    return await work(message_json, task) if is_large(task) else message_json(task)
-
-
 def one_line(data: str) -> str:
     """Escape the characters in the JSON `data` that end a line in Python but not in JSON or in server-sent events.
 
@@ -202,14 +191,13 @@ _page_writer = JsonWriter((*_PAGE_FIELDS, Task.DESCRIPTOR.fields_by_name["artifa
 _page_writer_without_artifacts = JsonWriter(_PAGE_FIELDS.__contains__)
 
 
-async def page_json(page: ListTasksResponse, artifacts: bool, work: Worker) -> str:
+def page_json(page: ListTasksResponse, artifacts: bool) -> str:
     """Return `page` as JSON. The empty fields of the page are included, and the empty fields of its tasks are omitted.
-    Empty artifact lists are included only if `artifacts` is True. A large page is written in a thread.
+    Empty artifact lists are included only if `artifacts` is True.
 
     Source: A2A specification 3.1.4 and 3.2.4.
     """
-    writer = _page_writer if artifacts else _page_writer_without_artifacts
-    return await work(writer.write, page) if is_large(page) else writer.write(page)
+    return (_page_writer if artifacts else _page_writer_without_artifacts).write(page)
 
 
 def rpc_result(request_id: str | float | None, result: str) -> str:
@@ -217,26 +205,41 @@ def rpc_result(request_id: str | float | None, result: str) -> str:
     return f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": {result}}}'
 
 
-async def result_json(result: Any, params: Proto, work: Worker) -> str:
-    """Return the JSON of the result of an operation that does not stream. A large result is written in a thread.
+def result_json(result: Any, params: Proto) -> str:
+    """Return the JSON of the result of an operation that does not stream.
 
     Args:
         result: A message of A2A, a JSON object, or None for no result.
         params: Request of the operation.
-        work: Function that executes heavy work of the caller.
     """
     match result:
         case None:
             return "null"
         case dict():
-            return json.dumps(result)
+            return json.dumps(result, allow_nan=False)
         case AgentCard():  # protobuf also writes the maps of a card
             return json.dumps(MessageToDict(result))
         case ListTasksResponse() if isinstance(params, ListTasksRequest):
-            return await page_json(result, params.include_artifacts, work)
+            return page_json(result, params.include_artifacts)
         case Task() | Message() if isinstance(params, SendMessageRequest):
-            return await event_line(result, work)
-        case Task():
-            return await task_json(result, work)
+            return event_json(result)
         case _:
             return message_json(result)
+
+
+async def write_result(
+    result: Any, params: Proto, work: HeavyWork, wrap: Callable[[str], str] = lambda text: text
+) -> bytes:
+    """Return `result_json(result, params)` as bytes. A large result is written as heavy work.
+
+    Args:
+        result: Result of an operation.
+        params: Request of the operation.
+        work: Function that executes heavy work of the caller.
+        wrap: Function that wraps the JSON in the format of the binding.
+    """
+
+    def write() -> bytes:
+        return wrap(result_json(result, params)).encode()
+
+    return await work(write) if isinstance(result, Proto) and is_large(result) else write()

@@ -21,16 +21,15 @@ from a2a.utils.telemetry import SpanKind, trace_function
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...lifecycle import Event
 from ...operations.errors import MAX_ID_LENGTH
 from ..call import Call
-from ..gate import run_soon
+from ..gate import process
 from ..handler import OPERATIONS
 from ..middleware.service_parameters import requested_version, require_version, served_as
 from ..pipeline import Operation, perform, stream
 from ..protocol_errors import rpc_status, to_a2a
 from .endpoints import Address, LegacyCalls, RpcId, call_of, rpc_error_info, rpc_error_json, rpc_id
-from .json_results import event_line, one_line, result_json, rpc_result
+from .json_results import one_line, rpc_result, write_result
 from .legacy import LegacyRpc
 from .request_parser import parse_json
 from .sdk_handler import SdkHandler
@@ -111,7 +110,7 @@ class RpcDispatcher:
             raise VersionNotSupportedError(text, data={"version": version[:MAX_ID_LENGTH]})
         call = call_of(request)
         fields = {} if body.get("params") is None else body["params"]
-        params: Any = await run_soon(call.worker(), len(await request.body()), parse_json, fields, kind)
+        params: Any = await process(call.heavy_work(), len(await request.body()), parse_json, fields, kind)
         call.tenant = params.tenant
         if "id" not in body and isinstance(params, SendMessageRequest):
             params.configuration.return_immediately = True  # no client waits for the end of the task
@@ -119,21 +118,17 @@ class RpcDispatcher:
             return await self._stream(OPERATIONS[method], params, call, request_id)
 
         async def write(result: Any) -> Response:
-            text = rpc_result(request_id, await result_json(result, params, call.worker()))
-            return Response(text, media_type="application/json")
+            content = await write_result(result, params, call.heavy_work(), partial(rpc_result, request_id))
+            return Response(content, media_type="application/json")
 
         return await perform(OPERATIONS[method], params, call, write)
 
     async def _stream(self, operation: Operation, params: Any, call: Call, request_id: RpcId) -> EventStream:
-        work = call.worker()
-
-        async def encode(event: Event) -> str:
-            return rpc_result(request_id, await event_line(event, work))
-
         def fault(error: Exception) -> str:
             return one_line(json_utils.dumps(rpc_error_json(to_a2a(error), request_id)))
 
-        frames = frames_of(stream(operation, params, call, partial(write_page, encode=encode)), fault)
+        write = partial(write_page, work=call.heavy_work(), wrap=partial(rpc_result, request_id))
+        frames = frames_of(stream(operation, params, call, write), fault)
         return await EventStream.start(frames, self._shutdown, self._clock)
 
 

@@ -45,7 +45,6 @@ from a2a.compat.v0_3.types import (
     TaskStatusUpdateEvent,
 )
 from a2a.server.jsonrpc_models import JSONRPCError
-from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.types import GetTaskRequest as CoreGetTaskRequest
@@ -79,14 +78,14 @@ from ...lifecycle import Event, EventId
 from ...lifecycle.events import time_text
 from ...operations.errors import FieldErrors, fields_text, invalid
 from ..call import Call
-from ..gate import is_large
+from ..gate import SMALL, is_large, process
 from ..middleware.service_parameters import Endpoint, requested_version, served_as
 from ..protocol_errors import EXTRA_RPC_CODES, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
-from .endpoints import Address, LegacyCalls, RpcId, rest_error, rest_fault
+from .endpoints import CALL, Address, LegacyCalls, RpcId, rest_error, rest_fault
 from .json_results import one_line
 from .request_parser import is_padded_base64, parse_json, require_exact
-from .sdk_handler import SdkHandler
+from .sdk_handler import Convert, SdkHandler
 from .sse import EventStream, frame
 
 INVALID_PARAMS = JSON_RPC_ERROR_CODE_MAP[InvalidParamsError]
@@ -102,7 +101,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
 
     def __init__(
         self,
-        handler: RequestHandler,
+        handler: SdkHandler,
         context_builder: ServerCallContextBuilder,
         shutdown: GatewayShutdown,
         clock: Clock = SYSTEM_CLOCK,
@@ -110,7 +109,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         super().__init__(handler, context_builder)
         self._shutdown = shutdown
         self._clock = clock
-        self.handler = _ErrorMapper(StrictLegacyHandler(self.handler.request_handler), _in_legacy_terms)  # type: ignore[assignment]
+        self.handler = _ErrorMapper(StrictLegacyHandler(handler), _in_legacy_terms)  # type: ignore[assignment]
 
     async def handle_request(  # type: ignore[override]  # streams are not sse-starlette's
         self, request_id: Any, method: str, body: dict[str, Any], request: Request
@@ -128,7 +127,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         if not is_complete:
             sdk_events = _with_id(sdk_events, request_id)
         first = await anext(sdk_events, None)
-        call: Call = request.state.call
+        call: Call = request.scope[CALL]
         if first is not None and not call.event_ids:  # an error
             content = json.loads(first["data"])
             status = rpc_status(content)
@@ -211,7 +210,7 @@ def legacy_rest_routes(address: Address, max_bytes: int) -> list[Route]:
             sdk_events: Any = response.body_iterator
             # an error is raised and returned as an error response, as the SDK does for protocol 1.0
             first = await anext(sdk_events, None)
-            frames = _frames(first, sdk_events, request.state.call.event_ids)
+            frames = _frames(first, sdk_events, request.scope[CALL].event_ids)
             return await EventStream.start(frames, address.handler.shutdown, address.handler.clock)
 
         return address.endpoint(respond, max_bytes, rest_error, may_be_empty=True, echoes_extensions=False)
@@ -256,6 +255,10 @@ class StrictLegacyHandler(RequestHandler03):
     Large results are converted in a thread.
     """
 
+    def __init__(self, handler: SdkHandler) -> None:
+        super().__init__(handler)
+        self._handler = handler
+
     async def on_message_send(self, request: SendMessageRequest, call: Any) -> Task | Message:
         """Send a message.
 
@@ -263,21 +266,20 @@ class StrictLegacyHandler(RequestHandler03):
             InvalidParamsError: A file is not base64, or a value has no exact form.
         """
         _require_valid(request.params)
-        response = await self.request_handler.on_message_send(conversions.to_core_send_message_request(request), call)
-        result: Task | Message = (await _convert_event(response, "", call)).result
+        params = conversions.to_core_send_message_request(request)
+        result: Task | Message = await self._handler.perform("SendMessage", params, call, _result_of(call))
         return result
 
     async def on_get_task(self, request: GetTaskRequest, call: Any) -> Task:
         """Return the current task."""
-        task = await self.request_handler.on_get_task(_task_request(request), call)
-        result: Task = (await _convert_event(task, "", call)).result
-        return result
+        task: Task = await self._handler.perform("GetTask", _task_request(request), call, _result_of(call))
+        return task
 
     async def on_cancel_task(self, request: CancelTaskRequest, call: Any) -> Task:
         """Cancel a task."""
-        task = await self.request_handler.on_cancel_task(conversions.to_core_cancel_task_request(request), call)
-        result: Task = (await _convert_event(task, "", call)).result
-        return result
+        params = conversions.to_core_cancel_task_request(request)
+        task: Task = await self._handler.perform("CancelTask", params, call, _result_of(call))
+        return task
 
     async def on_message_send_stream(
         self, request: SendMessageRequest, call: Any
@@ -288,19 +290,17 @@ class StrictLegacyHandler(RequestHandler03):
             InvalidParamsError: A file is not base64, or a value has no exact form.
         """
         _require_valid(request.params)
-        request_id = request.id
-        params = conversions.to_core_send_message_request(request)
-        async for event in self.request_handler.on_message_send_stream(params, call):
-            yield await _convert_event(event, request_id, call)
+        params, convert = conversions.to_core_send_message_request(request), _response_of(call, request.id)
+        async for event in self._handler.stream("SendStreamingMessage", params, call, convert):
+            yield event
 
     async def on_subscribe_to_task(
         self, request: TaskResubscriptionRequest, call: Any
     ) -> AsyncGenerator[SendStreamingMessageSuccessResponse, None]:
         """Stream a task and its updates."""
-        request_id = request.id
-        params = conversions.to_core_subscribe_to_task_request(request)
-        async for event in self.request_handler.on_subscribe_to_task(params, call):
-            yield await _convert_event(event, request_id, call)
+        params, convert = conversions.to_core_subscribe_to_task_request(request), _response_of(call, request.id)
+        async for event in self._handler.stream("SubscribeToTask", params, call, convert):
+            yield event
 
     async def on_get_task_push_notification_config(
         self, request: GetTaskPushNotificationConfigRequest, call: Any
@@ -324,7 +324,7 @@ class LegacyRestHandler(REST03Handler):
     """Handler of HTTP+JSON requests of protocol 0.3 that refuses invalid base64. Large results are converted in a
     thread."""
 
-    def __init__(self, handler: RequestHandler) -> None:
+    def __init__(self, handler: SdkHandler) -> None:
         super().__init__(handler)
         self.handler03 = StrictLegacyHandler(handler)
         self._handler = handler
@@ -332,13 +332,16 @@ class LegacyRestHandler(REST03Handler):
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_message_send(self, request: Request, call: Any) -> dict[str, Any]:
         """Send a message."""
-        return await _json_of(await self._handler.on_message_send(await _message_request(request), call), call)
+        params = await _message_request(request)
+        json_fields: dict[str, Any] = await self._handler.perform("SendMessage", params, call, _json_of(call))
+        return json_fields
 
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_message_send_stream(self, request: Request, call: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Send a message and stream its turn."""
-        async for event in self._handler.on_message_send_stream(await _message_request(request), call):
-            yield await _json_of(event, call)
+        params = await _message_request(request)
+        async for event in self._handler.stream("SendStreamingMessage", params, call, _json_of(call)):
+            yield event
 
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_get_task(self, request: Request, call: Any) -> dict[str, Any]:
@@ -346,7 +349,8 @@ class LegacyRestHandler(REST03Handler):
         length = request.query_params.get("historyLength")
         query = TaskQueryParams(id=request.path_params["id"], history_length=int(length) if length else None)
         params = _task_request(GetTaskRequest(id="", params=query))
-        task: dict[str, Any] = (await _json_of(await self._handler.on_get_task(params, call), call))["task"]
+        json_fields: dict[str, Any] = await self._handler.perform("GetTask", params, call, _json_of(call))
+        task: dict[str, Any] = json_fields["task"]
         return task
 
     @validate_version(PROTOCOL_VERSION_0_3)
@@ -354,17 +358,17 @@ class LegacyRestHandler(REST03Handler):
         """Cancel a task."""
         cancel_request = CancelTaskRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
         params = conversions.to_core_cancel_task_request(cancel_request)
-        task: dict[str, Any] = (await _json_of(await self._handler.on_cancel_task(params, call), call))["task"]
+        json_fields: dict[str, Any] = await self._handler.perform("CancelTask", params, call, _json_of(call))
+        task: dict[str, Any] = json_fields["task"]
         return task
 
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_subscribe_to_task(self, request: Request, call: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Stream a task and its updates."""
         resubscription = TaskResubscriptionRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
-        async for event in self._handler.on_subscribe_to_task(
-            conversions.to_core_subscribe_to_task_request(resubscription), call
-        ):
-            yield await _json_of(event, call)
+        params = conversions.to_core_subscribe_to_task_request(resubscription)
+        async for event in self._handler.stream("SubscribeToTask", params, call, _json_of(call)):
+            yield event
 
     @validate_version(PROTOCOL_VERSION_0_3)
     async def set_push_notification(self, request: Request, call: Any) -> dict[str, Any]:
@@ -415,26 +419,28 @@ async def _message_request(request: Request) -> Any:
     return conversions.to_core_send_message_request(SendMessageRequest(id="", params=params))
 
 
-async def _json_of(event: Event | None, call: Call) -> dict[str, Any]:
-    """Return the JSON of `event` in a SendMessageResponse or StreamResponse of protocol 0.3."""
-    json_fields: dict[str, Any] = await _convert_event(event, "", call, _write)
-    return json_fields
+def _response_of(call: Call, request_id: Any, write: Callable[[Any], Any] = lambda response: response) -> Convert:
+    """Return a function that converts an event to the response of protocol 0.3, and returns the result of `write` for
+    the response. A large event is converted in a thread. Protocol 0.3 marks the status update that ends a stream as
+    final."""
+
+    async def convert(event: Event) -> Any:
+        is_last, work = call.is_last, call.heavy_work()
+        size = SMALL + 1 if is_large(event) else 0
+        return await process(work, size, lambda: write(_response(event, request_id, is_last)))
+
+    return convert
 
 
-def _write(response: Any) -> dict[str, Any]:
-    return MessageToDict(legacy_proto.ToProto.stream_response(response.result))
+def _result_of(call: Call) -> Convert:
+    """Return a function that converts an event to the result of a JSON-RPC response of protocol 0.3."""
+    return _response_of(call, "", lambda response: response.result)
 
 
-async def _convert_event(
-    event: Event | None, request_id: Any, call: Call, write: Callable[[Any], Any] = lambda response: response
-) -> Any:
-    """Convert `event` to a response of protocol 0.3, and return the result of `write` for the response. A large event
-    is converted in a thread. Protocol 0.3 marks the status update that ends a stream as final."""
-    assert event is not None  # for a missing task, the handler raises TaskNotFoundError
-    is_last = call.is_last
-    if not is_large(event):
-        return write(_response(event, request_id, is_last))
-    return await call.worker()(lambda: write(_response(event, request_id, is_last)))
+def _json_of(call: Call) -> Convert:
+    """Return a function that converts an event to the JSON of a SendMessageResponse or StreamResponse of protocol
+    0.3."""
+    return _response_of(call, "", lambda response: MessageToDict(legacy_proto.ToProto.stream_response(response.result)))
 
 
 def _response(event: Event, request_id: Any, is_last: bool) -> SendStreamingMessageSuccessResponse:

@@ -27,13 +27,13 @@ from starlette.routing import Route
 from ...features.operations import OPERATIONS as FEATURE_OPERATIONS
 from ..call import Call
 from ..cards import cached_card
-from ..gate import run_soon
+from ..gate import process
 from ..handler import OPERATIONS
 from ..middleware.service_parameters import Endpoint
 from ..pipeline import Operation, perform, stream
 from ..protocol_errors import to_a2a
 from .endpoints import Address, call_of, rest_error, rest_fault
-from .json_results import event_line, result_json
+from .json_results import write_result
 from .request_parser import one_tenant, parse_json, parse_query
 from .sse import STREAMS, EventStream, frames_of, write_page
 
@@ -97,8 +97,8 @@ async def _respond(operation: RestOperation, request: Request) -> Response:
         call.body = await request.json() if await request.body() else {}
 
     async def write(result: Any) -> Response:
-        text = "{}" if result is None else await result_json(result, params, call.worker())
-        return Response(text, operation.status, media_type=operation.media_type)
+        content = b"{}" if result is None else await write_result(result, params, call.heavy_work())
+        return Response(content, operation.status, media_type=operation.media_type)
 
     response = await perform(operation.operation, params, call, write)
     return cached_card(response, request) if operation.kind is GetExtendedAgentCardRequest else response
@@ -112,7 +112,7 @@ async def _stream(operation: Operation, params: Any, call: Call, request: Reques
     Source: HTML standard, section 9.2.
     """
     shutdown, clock = call.handler.shutdown, call.handler.clock
-    write = functools.partial(write_page, encode=functools.partial(event_line, work=call.worker()))
+    write = functools.partial(write_page, work=call.heavy_work())
     frames = frames_of(stream(operation, params, call, write), rest_fault)
     response = await EventStream.start(frames, shutdown, clock)
     return Response(status_code=204) if request.method == "GET" and response.is_empty else response
@@ -124,7 +124,7 @@ async def _params(request: Request, kind: type[Proto], call: Call) -> Any:
     if request.method == "POST":
         body = await request.body()
         fields = await request.json() if body else {}
-        params = await run_soon(call.worker(), len(body), parse_json, fields, kind)
+        params = await process(call.heavy_work(), len(body), parse_json, fields, kind)
     else:
         params = parse_query(request.query_params, kind)
     for name, value in request.path_params.items():
@@ -145,14 +145,13 @@ REST_OPERATIONS = (
     RestOperation(("POST",), "/message:stream", SendMessageRequest, OPERATIONS["SendStreamingMessage"]),
     RestOperation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, OPERATIONS["SubscribeToTask"]),
     RestOperation(("POST",), "/tasks/{id}:cancel", CancelTaskRequest, OPERATIONS["CancelTask"]),
-    # not part of the specification
-    RestOperation(
+    RestOperation(  # not part of the specification
         ("POST",), "/tasks/{id}:signal", SubscribeToTaskRequest, OPERATIONS["SendSignal"], 202, JSON, has_body=True
     ),
     RestOperation(("GET",), "/tasks/{id}", GetTaskRequest, OPERATIONS["GetTask"]),
     RestOperation(("GET",), "/tasks", ListTasksRequest, OPERATIONS["ListTasks"]),
     RestOperation(("GET",), "/extendedAgentCard", GetExtendedAgentCardRequest, OPERATIONS["GetExtendedAgentCard"]),
-    *(
+    *(  # some are not part of the specification
         RestOperation(
             (feature.method,),
             feature.path,

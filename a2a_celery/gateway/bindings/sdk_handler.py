@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeAlias
 
 from a2a.server.request_handlers.request_handler import RequestHandler
 
 from ...lifecycle import Event
+from ...store.log.follower import StreamEvent
 from ..call import Call
 from ..handler import OPERATIONS
 from ..pipeline import perform, stream
+
+Convert: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""Function that converts a result or an event to the form of a binding."""
+
+
+async def unchanged(result: Any) -> Any:
+    """Return `result`."""
+    return result
 
 
 class SdkHandler(RequestHandler):
     """Handler of calls whose context is a `Call`. Each method performs the operation of its name; the results are
     messages of A2A."""
 
-    async def perform(self, operation: str, params: Any, call: Call) -> Any:
-        """Perform an operation that does not stream, and return its result."""
-        return await perform(OPERATIONS[operation], params, call, _unwritten)
+    async def perform(self, operation: str, params: Any, call: Call, convert: Convert = unchanged) -> Any:
+        """Perform an operation that does not stream, and return its result as `convert` returns it."""
+        return await perform(OPERATIONS[operation], params, call, convert)
 
-    async def stream(self, operation: str, params: Any, call: Call) -> AsyncGenerator[Event, None]:
-        """Perform an operation that streams, and yield its events one at a time. Set `Call.event_ids` and
-        `Call.is_last`."""
-        async with aclosing(stream(OPERATIONS[operation], params, call, _unwritten)) as pages:
+    async def stream(
+        self, operation: str, params: Any, call: Call, convert: Convert = unchanged
+    ) -> AsyncGenerator[Any, None]:
+        """Perform an operation that streams, and yield its events one at a time as `convert` returns them. Before each
+        event, set `Call.is_last` and add the id of the event to `Call.event_ids`."""
+
+        async def write(page: list[StreamEvent]) -> list[tuple[StreamEvent, Any]]:
+            converted = []
+            for event in page:
+                call.is_last = event.is_last
+                converted.append((event, await convert(event.event)))
+            return converted
+
+        async with aclosing(stream(OPERATIONS[operation], params, call, write)) as pages:
             del params
             async for page in pages:
-                for event in page:
+                for event, converted in page:
                     if call.event_ids is not None:
                         call.event_ids.append(event.id)
-                    call.is_last = event.is_last
-                    yield event.event
+                    yield converted
 
     async def on_message_send(self, params: Any, context: Any) -> Any:
         return await self.perform("SendMessage", params, context)
@@ -66,7 +84,3 @@ class SdkHandler(RequestHandler):
 
     async def on_get_extended_agent_card(self, params: Any, context: Any) -> Any:
         return await self.perform("GetExtendedAgentCard", params, context)
-
-
-async def _unwritten(result: Any) -> Any:
-    return result

@@ -9,16 +9,18 @@ Source: HTML standard, section 9.2 (server-sent events).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...clock import SYSTEM_CLOCK, Clock
-from ...lifecycle import Event, EventId
+from ...lifecycle import EventId
 from ...store.log.follower import StreamEvent
+from ..gate import HeavyWork, process
 from ..shutdown import GatewayShutdown
+from .json_results import event_json
 
 STREAMS = ("SendStreamingMessage", "SubscribeToTask")
 """Names of the operations that stream."""
@@ -45,19 +47,29 @@ def frame(data: str, event_id: EventId | None = None, event: str | None = None) 
     return f"{id_line}{event_field}data: {data}\n\n"
 
 
-async def write_page(page: list[StreamEvent], *, encode: Callable[[Event], Awaitable[str]]) -> list[str]:
-    """Return the frames of a page, joined into writes of about `WRITE` characters. An empty page becomes an empty
-    write, so that a response without events begins at once.
+async def write_page(
+    page: list[StreamEvent], *, work: HeavyWork, wrap: Callable[[str], str] = lambda data: data
+) -> list[str]:
+    """Return the frames of a page, joined into writes of about `WRITE` characters. A large page is written as heavy
+    work.
 
     Args:
         page: Events that became available together.
-        encode: Function that formats an event.
+        work: Function that executes heavy work of the caller.
+        wrap: Function that wraps the JSON of an event in the format of the binding.
     """
+    size = sum(stream_event.event.ByteSize() for stream_event in page)
+    return await process(work, size, _writes, page, wrap)
+
+
+def _writes(page: list[StreamEvent], wrap: Callable[[str], str]) -> list[str]:
+    """Return the writes of a page. An empty page becomes an empty write, so that a response without events begins at
+    once."""
     writes: list[str] = []
     ready: list[str] = []
     size = 0
     for stream_event in page:
-        ready.append(frame(await encode(stream_event.event), stream_event.id))
+        ready.append(frame(wrap(event_json(stream_event.event)), stream_event.id))
         size += len(ready[-1])
         if size >= WRITE:
             writes.append("".join(ready))

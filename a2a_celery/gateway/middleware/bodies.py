@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -29,7 +29,7 @@ from ...integrations.starlette import set_body, set_json
 from ...lifecycle import references
 from ...operations.requests import MAX_JSON_VALUES
 from ...store.blobs.blob_store import reserve_memory
-from ..gate import SMALL, Gate, run_soon
+from ..gate import SMALL, Gate, HeavyWork, process
 from ..protocol_errors import RequestTooLargeError
 from ..shutdown import expect_incomplete_response
 
@@ -72,10 +72,6 @@ MIN_BODY_RATE = 1 << 14
 """Number of received bytes that extends `BODY_TIMEOUT` by one second."""
 
 
-Run = Callable[..., Awaitable[Any]]
-"""Function that calls a function with arguments, here or in a thread, and returns its result."""
-
-
 def no_limit(size: int) -> None:
     """Accept any number of bytes."""
 
@@ -97,14 +93,16 @@ async def receive_body(
         LimitExceededError: The owner has ignored a Retry-After, or the owner's bodies together are too large.
         A2AError: See `require_json`.
     """
+    scope = references.Scope(owner=owner)
     if may_be_large(request):
         await gate.require_token(agent, owner)
+        await gate.pace(scope, int(request.headers.get("content-length") or 0))
     with gate.arriving_body(agent, owner) as count:
         if may_be_empty and request.method not in ("POST", "PUT", "PATCH"):
             await read_bounded(request, max_bytes, count)  # the SDK reads the body before it streams
         else:
-            run = partial(gate.work, references.Scope(owner=owner))
-            await require_json(request, max_bytes, may_be_empty=may_be_empty, count=count, run=run)
+            work = partial(gate.work, scope)
+            await require_json(request, max_bytes, may_be_empty=may_be_empty, count=count, work=work)
 
 
 def may_be_large(request: Request) -> bool:
@@ -123,7 +121,7 @@ async def require_json(
     *,
     may_be_empty: bool = False,
     count: Callable[[int], None] = no_limit,
-    run: Run = _run,
+    work: HeavyWork = _run,
 ) -> None:
     """Read and check the JSON body, and store it in the request for the endpoint.
 
@@ -132,7 +130,7 @@ async def require_json(
         max_bytes: Maximum size of the body.
         may_be_empty: True to accept an empty body, and to reject any JSON value other than an object.
         count: See `read_bounded`.
-        run: Function that parses a body that is larger than `SMALL`.
+        work: Function that executes heavy work, to parse a body that is larger than `SMALL`.
 
     Raises:
         RequestTooLargeError: The body is too large.
@@ -144,7 +142,7 @@ async def require_json(
     if not body and may_be_empty:
         return
     _require_media_type(request)
-    value = await run_soon(run, len(body), _parse, body)
+    value = await process(work, len(body), _parse, body)
     set_json(request, value)
     if not isinstance(value, dict) and may_be_empty:
         raise InvalidRequestError("The body must be a JSON object")

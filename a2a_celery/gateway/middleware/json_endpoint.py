@@ -35,7 +35,9 @@ def json_endpoint(gate: Gate, refusal_log: RefusalLog, name: str, report: Report
         try:
             await gate.count_request("", Scope(owner=owner))
             await receive_body(request, gate, "", owner, MAX_BODY, may_be_empty=True)
-            return await cancel_on_disconnect(respond, request)
+            response = await cancel_on_disconnect(respond, request)
+            outcome = DISCONNECTED if response.status_code == CLIENT_CLOSED_REQUEST else OK
+            return response
         except ClientDisconnect:  # while the body was being read
             outcome = DISCONNECTED
             return Response(status_code=CLIENT_CLOSED_REQUEST)
@@ -44,11 +46,11 @@ def json_endpoint(gate: Gate, refusal_log: RefusalLog, name: str, report: Report
             outcome = type(error).__name__
             if isinstance(error, PermissionDeniedError):
                 refusal_log.record_denial(error, RequestSource.of_http(request), owner)
-            response = rest_error(error)
+            refusal = rest_error(error)
             if isinstance(error, LimitExceededError):
-                content = json.loads(bytes(response.body))
-                return too_many_requests(content, retry_seconds(error), response.media_type)
-            return response
+                content = json.loads(bytes(refusal.body))
+                return too_many_requests(content, retry_seconds(error), refusal.media_type)
+            return refusal
         except BaseException:
             outcome = DISCONNECTED
             raise
