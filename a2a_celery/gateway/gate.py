@@ -53,7 +53,6 @@ MAX_ARRIVING_BYTES = 1 << 26
 may be larger. The first `SMALL` bytes of each body do not count, so that a small request is never refused because of
 large requests."""
 
-
 MAX_VALIDATIONS = 10
 """Maximum number of an owner's answers that a gateway process validates at the same time, including waiting answers."""
 
