@@ -311,7 +311,8 @@ async def test_a_request_refused_before_parsing_takes_a_token(
     }
     headers = AS_ANN | {"Content-Type": "application/json"} | ({"A2A-Version": "0.3"} if "v1" in path else {})
     async with local_gateway(store, redis_server.store_url, keys, **limit_settings) as gateway:
-        answers = [await gateway.http.post(path, content=BAD_BODIES[bad], headers=headers) for _ in range(4)]
+        contents = [BAD_BODIES[bad], *["no JSON"] * 3]  # after a large body, another large body would wait
+        answers = [await gateway.http.post(path, content=content, headers=headers) for content in contents]
         good = await gateway.http.get("/tasks", headers=AS_ANN)
 
     assert [answer.status_code == 429 for answer in answers] == [False, False, True, True]
