@@ -33,9 +33,9 @@ from tests.support.receivers.receiver import (
     BREAK_OFF,
     GARBAGE,
     HANG_UP,
-    Activity,
     ReceivedPost,
     Receiver,
+    Step,
     huge_body,
     receiver,
     redirect,
@@ -155,7 +155,7 @@ def test_a_conversation_goes_on_at_its_webhook(
     ids=["500", "404-503", "hang-up", "garbage", "huge-500", "huge-200", "break-off-200"],
 )
 def test_a_failed_event_is_retried_before_later_events(
-    served_fleet: ServedFleet, store: SyncStore, hooks: Receiver, path: str, steps: list[Activity], posts_of_it: int
+    served_fleet: ServedFleet, store: SyncStore, hooks: Receiver, path: str, steps: list[Step], posts_of_it: int
 ) -> None:
     hooks.plan(path, [200, *steps])
 
