@@ -11,9 +11,10 @@ from pydantic import Field, SkipValidation
 
 from ..lifecycle import EventId
 from ..lifecycle.references import Scope
-from ..operations.errors import invalid
+from ..operations.errors import LimitExceededError, invalid
 from .auth.refusal_log import RequestSource
 from .gate import HeavyWork
+from .protocol_errors import retry_seconds
 
 if TYPE_CHECKING:
     from .handler import GatewayHandler
@@ -82,6 +83,11 @@ class Call(ServerCallContext):
             self.handler, self.tenant, self.path = agents[agent], tenant, f"/agents/{agent}"
         elif self.tenant and len(agents) > 1:
             raise invalid("tenant", f"Send AGENT/{tenant or agent}, with the name of an agent: {', '.join(agents)}.")
+
+    def note_limit(self, error: Exception) -> None:
+        """Note when the client may repeat the call, if `error` is a limit error."""
+        if isinstance(error, LimitExceededError):
+            self.retry_after = retry_seconds(error)
 
     def heavy_work(self) -> HeavyWork:
         """Return the function that executes heavy work of the caller."""

@@ -310,9 +310,17 @@ class Gate:
             return
         match result:
             case Proto():
-                await self.pace(scope, sum(_sizes_of(result)))
+                messages = [result]
             case list():
-                await self.pace(scope, sum(event.event.ByteSize() for event in result if event.is_stored))
+                messages = [event.event for event in result if event.is_stored]
+            case _:
+                return
+        size = 0
+        for component in chain.from_iterable(map(_sizes_of, messages)):
+            size += component
+            if component > SMALL:
+                await asyncio.sleep(0)
+        await self.pace(scope, size)
 
     def _owner(self, scope: Scope) -> _Owner:
         return self._owners.setdefault(scope.account, _Owner())
@@ -362,14 +370,15 @@ HeavyWork: TypeAlias = Callable[..., Awaitable[Any]]
 """Function that calls a function with arguments as heavy work of an owner, and returns its result; see `Gate.work`."""
 
 
-async def process(work: HeavyWork, size: int, function: Callable[..., T], *args: Any) -> T:
-    """Return the result of `function`, which handles data of `size` bytes, as heavy work if the data are large."""
-    return function(*args) if size <= SMALL else await work(function, *args)
+async def process(work: HeavyWork, is_heavy: bool, function: Callable[..., T], *args: Any) -> T:
+    """Return the result of `function`, called as heavy work if `is_heavy` is True, or else at once."""
+    return await work(function, *args) if is_heavy else function(*args)
 
 
-def is_large(message: Proto) -> bool:
-    """Return True if `message` has more than `SMALL` bytes, so that writing it at once would delay the event loop."""
-    return any(size > SMALL for size in accumulate(_sizes_of(message)))
+def is_large(*messages: Proto) -> bool:
+    """Return True if `messages` have more than `SMALL` bytes, so that writing them at once would delay the event
+    loop."""
+    return any(size > SMALL for size in accumulate(chain.from_iterable(map(_sizes_of, messages))))
 
 
 def _sizes_of(message: Proto) -> Iterator[int]:

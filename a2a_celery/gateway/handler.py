@@ -370,8 +370,8 @@ OPERATIONS = {
     operation.name: operation
     for operation in (
         Operation("SendMessage", GatewayHandler.send_message),
-        Operation("SendStreamingMessage", GatewayHandler.message_pages),
-        Operation("SubscribeToTask", GatewayHandler.subscription_pages, reads_tasks=True),
+        Operation("SendStreamingMessage", GatewayHandler.message_pages, is_stream=True),
+        Operation("SubscribeToTask", GatewayHandler.subscription_pages, is_stream=True, reads_tasks=True),
         Operation("GetTask", GatewayHandler.get_task, reads_tasks=True),
         Operation("ListTasks", GatewayHandler.list_tasks, reads_tasks=True),
         Operation("CancelTask", GatewayHandler.cancel_task),

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..operations.errors import LimitExceededError
 from ..store.log.follower import StreamEvent
 from ..telemetry.names import Attribute
 from ..telemetry.tracing import CARRIED, tracing
 from .call import Call
 from .middleware.access_log import AccessedTask, accessed_task
 from .operations.validation import check_bounds, require_tenant
-from .protocol_errors import PermissionDeniedError, retry_seconds, to_a2a
+from .protocol_errors import PermissionDeniedError, to_a2a
 
 if TYPE_CHECKING:
     from ..telemetry.spans import Span, Spans
@@ -42,12 +41,14 @@ class Operation(NamedTuple):
             stream an async generator of pages of events.
         is_counted: True if calls count against the caller's rate limit. False for an operation that must work while the
             store is unavailable.
+        is_stream: True if the operation streams.
         reads_tasks: True if the operation reads whole tasks, whose result may be large.
     """
 
     name: str
     perform: Callable[..., Any]
     is_counted: bool = True
+    is_stream: bool = False
     reads_tasks: bool = False
 
 
@@ -67,7 +68,7 @@ async def stream(operation: Operation, params: Any, call: Call, write: Write[T])
     Raises:
         A2AError: The operation has failed or was refused.
     """
-    async with serving(operation, params, call, is_stream=True) as recorder:
+    async with serving(operation, params, call) as recorder:
         pages: AsyncGenerator[list[StreamEvent], None] = operation.perform(call.handler, params, call)
         del params, call  # a long stream must not keep the request in memory
         async with aclosing(pages):
@@ -80,9 +81,7 @@ async def stream(operation: Operation, params: Any, call: Call, write: Write[T])
 
 
 @asynccontextmanager
-async def serving(
-    operation: Operation, params: Any, call: Call, *, is_stream: bool = False
-) -> AsyncIterator[CallRecorder]:
+async def serving(operation: Operation, params: Any, call: Call) -> AsyncIterator[CallRecorder]:
     """Let a call pass the gate, perform it inside the ``async with`` block, map its errors and count it."""
     call.choose_agent()
     call.has_begun = True
@@ -94,7 +93,7 @@ async def serving(
         del params, call  # a long stream must not keep the request in memory
         if operation.is_counted:
             await gate.count_request(agent, scope)
-        with gate.stream(agent, scope) if is_stream else nullcontext():
+        with gate.stream(agent, scope) if operation.is_stream else nullcontext():
             if operation.reads_tasks:
                 recorder.end_read = await gate.begin_read(agent, scope)
             yield recorder
@@ -163,11 +162,11 @@ class CallRecorder:
         """Record `error` as the outcome, and return it. Log a denied permission."""
         self.outcome = type(error).__name__
         call = self._call
-        if call is not None and isinstance(error, LimitExceededError):
-            call.retry_after = retry_seconds(error)
-        if call is not None and isinstance(error, PermissionDeniedError):
-            agent = self._handler.agent.name
-            self._handler.refusal_log.record_denial(error, call.source(), call.user.user_name, agent)
+        if call is not None:
+            call.note_limit(error)
+            if isinstance(error, PermissionDeniedError):
+                agent = self._handler.agent.name
+                self._handler.refusal_log.record_denial(error, call.source(), call.user.user_name, agent)
         return error
 
     def end(self) -> None:

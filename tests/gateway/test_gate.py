@@ -15,7 +15,16 @@ from typing import Any
 import grpc.aio
 import pytest
 from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc, conversions, proto_utils
-from a2a.types import GetTaskRequest, ListTasksRequest, StreamResponse, SubscribeToTaskRequest, a2a_pb2_grpc
+from a2a.types import (
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    Part,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+    a2a_pb2_grpc,
+)
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway.bindings import rest
@@ -39,6 +48,7 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim
 from tests.support.clients.bindings import GRPC_V1, V1
 from tests.support.processes.local_gateway import LocalGateway, local_gateway
+from tests.support.processes.loops import counted_turns
 from tests.support.store.seeds import Seeds, chunk, status
 from tests.support.waiting import LIMIT, eventually_async
 
@@ -199,6 +209,17 @@ async def test_with_a_rate_limit_large_transfers_of_an_owner_wait(store: AsyncSt
 
     assert first < second
     assert second >= 0.1 * 0.95
+
+
+async def test_a_large_result_is_measured_without_blocking_the_event_loop(store: AsyncStore, keys: Keys) -> None:
+    gate = gate_of(store, keys, owner_requests_per_second=1_000_000)
+    task = Task(id="t", history=[Message(message_id=str(n), parts=[Part(text="x" * 2 * SMALL)]) for n in range(20)])
+
+    async with counted_turns() as count:
+        await gate.pace_result(ANN, task)
+        turns = count.turns
+
+    assert turns >= 20
 
 
 async def test_failed_work_leaves_no_cycle(store: AsyncStore, keys: Keys) -> None:
@@ -398,6 +419,19 @@ async def test_a_read_takes_one_token(
     assert await spent_tokens(gateway) == 1
 
 
+def surround_reads(
+    monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+) -> None:
+    """Call `around` for each read of a task or a page, with the function that reads it."""
+    for name in ("read", "page"):
+        read = getattr(TaskReader, name)
+
+        async def surrounded(self: TaskReader, *args: Any, read: Any = read, **options: Any) -> Any:
+            return await around(partial(read, self, *args, **options))
+
+        monkeypatch.setattr(TaskReader, name, surrounded)
+
+
 @pytest.mark.parametrize("reader", READS)
 async def test_few_tasks_of_an_owner_are_read_at_once(
     store: AsyncStore,
@@ -411,21 +445,17 @@ async def test_few_tasks_of_an_owner_are_read_at_once(
     reading, most = 0, 0
     all_wait = asyncio.Event()
 
-    def recorded(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def record(self: TaskReader, *args: Any, **options: Any) -> Any:
-            nonlocal reading, most
-            reading += 1
-            most = max(most, reading)
-            try:
-                await all_wait.wait()
-                return await read(self, *args, **options)
-            finally:
-                reading -= 1
+    async def record(read: Callable[[], Awaitable[Any]]) -> Any:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        try:
+            await all_wait.wait()
+            return await read()
+        finally:
+            reading -= 1
 
-        return record
-
-    monkeypatch.setattr(TaskReader, "read", recorded(TaskReader.read))
-    monkeypatch.setattr(TaskReader, "page", recorded(TaskReader.page))
+    surround_reads(monkeypatch, record)
     async with local_gateway(store, redis_server.store_url, keys) as gateway:
         reads = [asyncio.create_task(READS[reader](gateway, task_id)) for _ in range(2 * MAX_READS)]
 
@@ -455,16 +485,12 @@ async def test_a_read_ends_when_its_result_is_written(
         await may_write.wait()
         return await work(self, *args)
 
-    def recorded(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def record_read(self: TaskReader, *args: Any, **options: Any) -> Any:
-            reads.append(args)
-            return await read(self, *args, **options)
-
-        return record_read
+    async def record_read(read: Callable[[], Awaitable[Any]]) -> Any:
+        reads.append(read)
+        return await read()
 
     monkeypatch.setattr(Gate, "work", record)
-    monkeypatch.setattr(TaskReader, "read", recorded(TaskReader.read))
-    monkeypatch.setattr(TaskReader, "page", recorded(TaskReader.page))
+    surround_reads(monkeypatch, record_read)
     async with local_gateway(store, redis_server.store_url, keys) as gateway:
         responses = [asyncio.create_task(READS[reader](gateway, task_id)) for _ in range(2 * MAX_READS)]
 

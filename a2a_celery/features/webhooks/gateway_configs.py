@@ -302,21 +302,17 @@ class PushConfigs:
         """
         if self._poster is None:
             return
-        if not await self._poster.has_consent(target.url, self._origin, owner=_account(call)):
+        if not await self._poster.has_consent(target.url, self._origin, owner=call.scope.account):
             exchange = f"OPTIONS with WebHook-Request-Origin: {self._origin} by WebHook-Allowed-Origin: {self._origin}"
             raise TargetRefused("url", f"its receiver must consent: it must answer {exchange} within a few seconds")
 
     def _seal_config(self, subscription: Subscription, call: Call) -> NewPushConfig:
         config = subscription.config
         sealed_config = self._sealer.seal(subscription.to_bytes(), config.task_id, config.id)
-        return NewPushConfig(config.id, sealed_config, self._sealer.fingerprint, _account(call), self._max_webhooks)
+        return NewPushConfig(config.id, sealed_config, self._sealer.fingerprint, call.scope.account, self._max_webhooks)
 
     def _open_config(self, task_id: str, config_id: str, sealed_config: bytes) -> TaskPushNotificationConfig:
         return Subscription.from_bytes(self._sealer.open(sealed_config, task_id, config_id)).without_secrets()
-
-
-def _account(call: Call) -> str:
-    return call.scope.account
 
 
 def _require_visible(task_id: str, config_id: str) -> None:

@@ -32,7 +32,7 @@ from ..gate import SMALL
 from ..handler import GatewayHandler
 from ..middleware.bodies import may_be_large, receive_body, require_json
 from ..middleware.service_parameters import Endpoint, active_extensions, requested_version, require_version
-from ..protocol_errors import RequestTooLargeError, retry_seconds, rpc_status, to_a2a, too_many_requests
+from ..protocol_errors import RequestTooLargeError, rpc_status, to_a2a, too_many_requests
 from .json_results import one_line
 
 DISCONNECT_POLL_INTERVAL = 2.0
@@ -116,14 +116,16 @@ class Address(NamedTuple):
                 response = Response(status_code=CLIENT_CLOSED_REQUEST)
             except Exception as e:
                 is_counted = isinstance(e, LimitExceededError) and (e.data or {}).get("limit") == REQUESTS
-                response = format_error(note_limit(call, to_a2a(e)))
+                call.note_limit(e)
+                response = format_error(to_a2a(e))
             if not call.has_begun and not is_counted:
                 try:
                     await gate.count_unparsed_request(agent, owner)
                 except LimitExceededError as e:
-                    response = format_error(note_limit(call, e))
+                    call.note_limit(e)
+                    response = format_error(e)
             del request.scope[CALL]  # a long stream must not keep the call in memory
-            response = with_retry_after(response, call)
+            response = with_retry_after(response, call.retry_after)
             active = active_extensions(call.handler.agent.card, requested_uris) if echoes_extensions else ""
             if active:
                 response.headers[HTTP_EXTENSION_HEADER] = active
@@ -161,18 +163,12 @@ class LegacyCalls(ServerCallContextBuilder):
         return call
 
 
-def note_limit(call: Call, error: A2AError) -> A2AError:
-    """Return `error`. Note in `call` when the client may retry after a limit error."""
-    if isinstance(error, LimitExceededError):
-        call.retry_after = retry_seconds(error)
-    return error
-
-
-def with_retry_after(response: Response, call: Call) -> Response:
-    """Return `response`, converted to status 429 with Retry-After and RetryInfo if the call exceeded a limit."""
-    if call.retry_after is None or not isinstance(response, JSONResponse):
+def with_retry_after(response: Response, seconds: int | None) -> Response:
+    """Return `response`, converted to status 429 with Retry-After and RetryInfo if a limit gives the `seconds` after
+    which the client may retry."""
+    if seconds is None or not isinstance(response, JSONResponse):
         return response
-    return too_many_requests(json.loads(bytes(response.body)), call.retry_after, response.media_type)
+    return too_many_requests(json.loads(bytes(response.body)), seconds, response.media_type)
 
 
 class A2AJsonResponse(JSONResponse):

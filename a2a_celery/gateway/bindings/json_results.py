@@ -34,7 +34,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from ...lifecycle import Event
 from ...lifecycle.events import time_text
-from ..gate import HeavyWork, is_large
+from ..gate import HeavyWork, is_large, process
 
 Written = Callable[[Any], str]
 
@@ -242,4 +242,4 @@ async def write_result(
     def write() -> bytes:
         return wrap(result_json(result, params)).encode()
 
-    return await work(write) if isinstance(result, Proto) and is_large(result) else write()
+    return await process(work, isinstance(result, Proto) and is_large(result), write)

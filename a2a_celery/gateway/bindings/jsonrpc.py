@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 
 from ...operations.errors import MAX_ID_LENGTH
 from ..call import Call
-from ..gate import process
+from ..gate import SMALL, process
 from ..handler import OPERATIONS
 from ..middleware.service_parameters import requested_version, require_version, served_as
 from ..pipeline import Operation, perform, stream
@@ -33,7 +33,7 @@ from .json_results import one_line, rpc_result, write_result
 from .legacy import LegacyRpc
 from .request_parser import parse_json
 from .sdk_handler import SdkHandler
-from .sse import STREAMS, EventStream, frames_of, write_page
+from .sse import EventStream, frames_of, write_page
 
 logger = logging.getLogger(__name__)
 
@@ -110,18 +110,19 @@ class RpcDispatcher:
             raise VersionNotSupportedError(text, data={"version": version[:MAX_ID_LENGTH]})
         call = call_of(request)
         fields = {} if body.get("params") is None else body["params"]
-        params: Any = await process(call.heavy_work(), len(await request.body()), parse_json, fields, kind)
+        params: Any = await process(call.heavy_work(), len(await request.body()) > SMALL, parse_json, fields, kind)
         call.tenant = params.tenant
         if "id" not in body and isinstance(params, SendMessageRequest):
             params.configuration.return_immediately = True  # no client waits for the end of the task
-        if method in STREAMS:
-            return await self._stream(OPERATIONS[method], params, call, request_id)
+        operation = OPERATIONS[method]
+        if operation.is_stream:
+            return await self._stream(operation, params, call, request_id)
 
         async def write(result: Any) -> Response:
             content = await write_result(result, params, call.heavy_work(), partial(rpc_result, request_id))
             return Response(content, media_type="application/json")
 
-        return await perform(OPERATIONS[method], params, call, write)
+        return await perform(operation, params, call, write)
 
     async def _stream(self, operation: Operation, params: Any, call: Call, request_id: RpcId) -> EventStream:
         def fault(error: Exception) -> str:

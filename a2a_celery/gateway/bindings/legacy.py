@@ -78,7 +78,7 @@ from ...lifecycle import Event, EventId
 from ...lifecycle.events import time_text
 from ...operations.errors import FieldErrors, fields_text, invalid
 from ..call import Call
-from ..gate import SMALL, is_large, process
+from ..gate import is_large, process
 from ..middleware.service_parameters import Endpoint, requested_version, served_as
 from ..protocol_errors import EXTRA_RPC_CODES, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
@@ -425,9 +425,8 @@ def _response_of(call: Call, request_id: Any, write: Callable[[Any], Any] = lamb
     final."""
 
     async def convert(event: Event) -> Any:
-        is_last, work = call.is_last, call.heavy_work()
-        size = SMALL + 1 if is_large(event) else 0
-        return await process(work, size, lambda: write(_response(event, request_id, is_last)))
+        is_last = call.is_last
+        return await process(call.heavy_work(), is_large(event), lambda: write(_response(event, request_id, is_last)))
 
     return convert
 

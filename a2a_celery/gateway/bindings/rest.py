@@ -27,7 +27,7 @@ from starlette.routing import Route
 from ...features.operations import OPERATIONS as FEATURE_OPERATIONS
 from ..call import Call
 from ..cards import cached_card
-from ..gate import process
+from ..gate import SMALL, process
 from ..handler import OPERATIONS
 from ..middleware.service_parameters import Endpoint
 from ..pipeline import Operation, perform, stream
@@ -35,7 +35,7 @@ from ..protocol_errors import to_a2a
 from .endpoints import Address, call_of, rest_error, rest_fault
 from .json_results import write_result
 from .request_parser import one_tenant, parse_json, parse_query
-from .sse import STREAMS, EventStream, frames_of, write_page
+from .sse import EventStream, frames_of, write_page
 
 JSON = "application/json"
 """Media type of the responses of operations that are not part of A2A."""
@@ -91,7 +91,7 @@ def _endpoint(operation: RestOperation) -> Endpoint:
 async def _respond(operation: RestOperation, request: Request) -> Response:
     call = call_of(request)
     params = await _params(request, operation.kind, call)
-    if operation.operation.name in STREAMS:
+    if operation.operation.is_stream:
         return await _stream(operation.operation, params, call, request)
     if operation.has_body:
         call.body = await request.json() if await request.body() else {}
@@ -124,7 +124,7 @@ async def _params(request: Request, kind: type[Proto], call: Call) -> Any:
     if request.method == "POST":
         body = await request.body()
         fields = await request.json() if body else {}
-        params = await process(call.heavy_work(), len(body), parse_json, fields, kind)
+        params = await process(call.heavy_work(), len(body) > SMALL, parse_json, fields, kind)
     else:
         params = parse_query(request.query_params, kind)
     for name, value in request.path_params.items():

@@ -18,12 +18,9 @@ from starlette.types import Receive, Scope, Send
 from ...clock import SYSTEM_CLOCK, Clock
 from ...lifecycle import EventId
 from ...store.log.follower import StreamEvent
-from ..gate import HeavyWork, process
+from ..gate import HeavyWork, is_large, process
 from ..shutdown import GatewayShutdown
 from .json_results import event_json
-
-STREAMS = ("SendStreamingMessage", "SubscribeToTask")
-"""Names of the operations that stream."""
 
 PING_AFTER = 10.0
 """Seconds without a write after which a comment is sent, because proxies close silent connections."""
@@ -58,8 +55,7 @@ async def write_page(
         work: Function that executes heavy work of the caller.
         wrap: Function that wraps the JSON of an event in the format of the binding.
     """
-    size = sum(stream_event.event.ByteSize() for stream_event in page)
-    return await process(work, size, _writes, page, wrap)
+    return await process(work, is_large(*(stream_event.event for stream_event in page)), _writes, page, wrap)
 
 
 def _writes(page: list[StreamEvent], wrap: Callable[[str], str]) -> list[str]:

@@ -142,7 +142,7 @@ async def require_json(
     if not body and may_be_empty:
         return
     _require_media_type(request)
-    value = await process(work, len(body), _parse, body)
+    value = await process(work, len(body) > SMALL, _parse, body)
     set_json(request, value)
     if not isinstance(value, dict) and may_be_empty:
         raise InvalidRequestError("The body must be a JSON object")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,10 +11,10 @@ from starlette.responses import JSONResponse, Response
 from ...lifecycle.references import Scope
 from ...operations.errors import LimitExceededError
 from ..auth.refusal_log import RefusalLog, RequestSource
-from ..bindings.endpoints import CLIENT_CLOSED_REQUEST, cancel_on_disconnect, rest_error, user_of
+from ..bindings.endpoints import CLIENT_CLOSED_REQUEST, cancel_on_disconnect, rest_error, user_of, with_retry_after
 from ..gate import Gate
 from ..pipeline import DISCONNECTED, OK
-from ..protocol_errors import PermissionDeniedError, retry_seconds, to_a2a, too_many_requests
+from ..protocol_errors import PermissionDeniedError, retry_seconds, to_a2a
 from .bodies import receive_body
 from .service_parameters import Endpoint
 
@@ -46,11 +45,8 @@ def json_endpoint(gate: Gate, refusal_log: RefusalLog, name: str, report: Report
             outcome = type(error).__name__
             if isinstance(error, PermissionDeniedError):
                 refusal_log.record_denial(error, RequestSource.of_http(request), owner)
-            refusal = rest_error(error)
-            if isinstance(error, LimitExceededError):
-                content = json.loads(bytes(refusal.body))
-                return too_many_requests(content, retry_seconds(error), refusal.media_type)
-            return refusal
+            seconds = retry_seconds(error) if isinstance(error, LimitExceededError) else None
+            return with_retry_after(rest_error(error), seconds)
         except BaseException:
             outcome = DISCONNECTED
             raise
