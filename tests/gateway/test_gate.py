@@ -407,7 +407,9 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("content", [{"text": LARGE_TEXT}, {"values": VALUES}, {"text": "small"}], ids=str)
+@pytest.mark.parametrize(
+    "content", [{"text": LARGE_TEXT}, {"values": VALUES}, {"text": "small"}], ids=["large text", "values", "small"]
+)
 @pytest.mark.parametrize("read_once", READS.values(), ids=list(READS))
 async def test_a_read_takes_one_token(
     gateway: LocalGateway, seeds: Seeds, read_once: Read, content: dict[str, Any]
