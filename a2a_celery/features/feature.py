@@ -82,6 +82,9 @@ class Feature(Protocol):
 class ServiceFeature(Protocol):
     """Use of a feature by one `TaskService`, because the settings of the fleet turn the feature on.
 
+    Each feature defines `section_for_scope` and `section_for_run`: the default methods would be executed for each
+    message, and an echo enters no module of the features' interface.
+
     Attributes:
         acts_on_runs: True if the feature has sections for the runs that messages begin. The service then reads the
             number of the run before a message continues a task.
