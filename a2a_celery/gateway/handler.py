@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -204,21 +204,23 @@ class GatewayHandler:
         """
         self._check(params, call)
         scope = self.scope(call)
-        async with self._follower.listen(params.id) as wakeup:
-            stored_task = await self._task_reader.read(
-                scope, params.id, history_length=0, artifacts=False, resolve_blobs=False
-            )
-            context_id = stored_task.task.context_id
-            text = CANCELED_WITH_RUN if _is_with_run(params) else CANCELED_BY_CLIENT
-            result = await self.service.cancel(scope, params.id, context_id, text=text)
-            _log_cancel(self.agent.name, params.id, result)
-            match result:
-                case Refusal():
-                    raise await self._task_reader.error_of(result, scope, self.gate, archived=Reason.NOT_CANCELABLE)
-                case CancelRequested(version):
-                    within = self.agent.grace(self._settings) + CANCEL_MARGIN
-                    with self.shutdown.waiting():
-                        await self._turns.wait_until_final(params.id, wakeup, version, within)
+        stored_task = await self._task_reader.read(
+            scope, params.id, history_length=0, artifacts=False, resolve_blobs=False
+        )
+        context_id = stored_task.task.context_id
+        text = CANCELED_WITH_RUN if _is_with_run(params) else CANCELED_BY_CLIENT
+        result = await self.service.cancel(scope, params.id, context_id, text=text)
+        _log_cancel(self.agent.name, params.id, result)
+        match result:
+            case Refusal():
+                raise await self._task_reader.error_of(result, scope, self.gate, archived=Reason.NOT_CANCELABLE)
+            case CancelRequested(version):
+                final_task = None
+                with self.shutdown.waiting(), suppress(TimeoutError):
+                    async with self.clock.timeout(self.agent.grace(self._settings) + CANCEL_MARGIN):
+                        final_task = await self._follower.final_task(scope, params.id, after=version)
+                if final_task is not None:
+                    return final_task.task
         return await self._read(params.id, call, None)
 
     async def send_signal(self, params: SubscribeToTaskRequest, call: Call) -> dict[str, Any]:

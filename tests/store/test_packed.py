@@ -26,6 +26,7 @@ from a2a_celery.store.tasks.commands import (
     read_final_task,
     read_task,
 )
+from a2a_celery.store.tasks.replies import FinalTask
 from tests.support.store.leaks import leaks
 from tests.support.store.replies import begins
 from tests.support.store.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
@@ -197,7 +198,7 @@ async def test_the_only_answer_of_a_packed_task(store: AsyncStore, keys: Keys, s
 
     assert await is_packed(seeds, claim.ref.task_id)
     final_task = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
-    assert final_task is not None
+    assert isinstance(final_task, FinalTask)
     assert final_task.answer == answer
 
 

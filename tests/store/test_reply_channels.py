@@ -17,7 +17,7 @@ from a2a_celery.store.admin.usage import usage
 from a2a_celery.store.log.follower import LogFollower
 from a2a_celery.store.log.pubsub import PubSubListener, Wakeup
 from a2a_celery.store.tasks.commands import ReplyChannel, continue_task, create_task, read_final_task
-from a2a_celery.store.tasks.replies import FinalTask
+from a2a_celery.store.tasks.replies import FinalTask, NotFinal
 from tests.support.processes.restarts import mortal_redis
 from tests.support.store.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 from tests.support.waiting import LIMIT, eventually_async
@@ -151,7 +151,7 @@ async def test_a_task_is_read_once_after_its_end(
 
     final_task = await store.run(read_final_task(keys, ANN, task_id))
 
-    assert final_task == (FinalTask(await seeds.task(task_id), 3, None) if is_final else None)
+    assert final_task == (FinalTask(await seeds.task(task_id), 3, None) if is_final else NotFinal())
     assert await store.run(read_final_task(keys, ANN, "none")) is None
 
 
@@ -161,12 +161,12 @@ async def test_an_answer_without_a_task_is_recognized(store: AsyncStore, keys: K
 
     await seeds.settle_run(claim, agent_message("later", claim.ref.task_id, CONTEXT))  # after WORKING
     final = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
-    assert final is not None
+    assert isinstance(final, FinalTask)
     assert final.answer is None
 
     await seeds.settle_run(first, only_message)
     final = await store.run(read_final_task(keys, ANN, first.ref.task_id))
-    assert final is not None
+    assert isinstance(final, FinalTask)
     assert final.answer == only_message
 
 

@@ -12,11 +12,10 @@ from a2a.utils.task import apply_history_length
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
-from ...lifecycle import Event, EventId, EventKind, LogEntry, is_interrupted, is_terminal, kind_of
+from ...lifecycle import EventKind, LogEntry, is_interrupted, is_terminal, kind_of
 from ...lifecycle.fold import TaskFold
 from ...lifecycle.references import Scope
 from ...operations.errors import not_found
-from ...store.blobs.references import is_resolved
 from ...store.codec import omit_contents
 from ...store.log.follower import LogFollower, StreamCursor, StreamEvent
 from ...store.log.pages import read_next_entry
@@ -55,16 +54,12 @@ class TurnFollower:
         Raises:
             UnsupportedOperationError: The task ended before the turn of a queued message started.
         """
-        if (
-            is_terminal(accepted_message.task.status.state) and not accepted_message.preceding_turns
-        ):  # a repeated message
-            return await self._repeated_answer(accepted_message)
         if accepted_message.run is not None:
             await wakeup.wait(after=accepted_message.newest.version)
-            final_task = self._task_in_notification(accepted_message, wakeup, history_length) or await self._read_final(
+            final_task = _task_in_notification(accepted_message, wakeup, history_length) or await self._read_final(
                 accepted_message, scope, history_length
             )
-            if final_task:
+            if final_task is not None:
                 self._metrics.observe_lag(final_task.task.status.timestamp.ToMicroseconds())
                 return final_task.answer or final_task.task
         cursor = _cursor(accepted_message)
@@ -72,34 +67,13 @@ class TurnFollower:
             async for _ in pages:
                 pass
         _require_begun(cursor)
-        if cursor.end is None:
-            return None
-        event = await self._resolve_event(cursor.task_id, cursor.end)
-        if isinstance(event, TaskStatusUpdateEvent):
-            return event.status
-        is_answer = accepted_message.is_first and _is_direct_answer(cursor.end)
-        return event if is_answer and isinstance(event, Message) else None
-
-    def _task_in_notification(
-        self, accepted_message: Accepted, wakeup: Wakeup, history_length: int | None
-    ) -> FinalTask | None:
-        """Return the task of a new turn from the entries in the notification, or None if the task must be read."""
-        page = wakeup.page(accepted_message.newest)
-        if (
-            page is None
-            or not accepted_message.is_resolved
-            or not (is_terminal(page.state) or is_interrupted(page.state))
-        ):
-            return None
-        task_fold = TaskFold.resume(accepted_message.task, accepted_message.newest.version)
-        for entry in page.entries:
-            task_fold.add(entry)
-        task = task_fold.task
-        assert task is not None
-        omit_contents(task, history_length)
-        first = page.entries[0]
-        answer = first.event if _is_direct_answer(first) else None
-        return FinalTask(task, page.version, answer if isinstance(answer, Message) else None)
+        match cursor.end:
+            case LogEntry(event=TaskStatusUpdateEvent(status=status)):
+                return status
+            case LogEntry() if accepted_message.is_first and _is_direct_answer(cursor.end):
+                entry = await self._first_entry(accepted_message)  # with its large parts
+                return entry.event if entry is not None and isinstance(entry.event, Message) else None
+        return None
 
     async def _read_final(
         self, accepted_message: Accepted, scope: Scope, history_length: int | None
@@ -107,16 +81,10 @@ class TurnFollower:
         """Return the task of a new turn if it is terminal or interrupted, or None if the caller must follow the log."""
         operation = read_final_task(self._follower.keys, scope, accepted_message.task.id, history_length=history_length)
         try:
-            return await self._follower.store.run(operation)
+            reply = await self._follower.store.run(operation)
         except StoreUnavailable:
             return None
-
-    async def _resolve_event(self, task_id: str, entry: LogEntry) -> Event | None:
-        """Return the event of `entry` with its blob references resolved, or None if the event has been deleted."""
-        if is_resolved(entry.event):
-            return entry.event
-        complete_entry = await self._next_entry(task_id, EventId(entry.version - 1))
-        return complete_entry.event if complete_entry is not None else None
+        return reply if isinstance(reply, FinalTask) else None
 
     async def with_full_task(self, accepted: Accepted) -> Accepted:
         """Return `accepted` with the blob references of its task resolved. The task may have newer events.
@@ -146,12 +114,11 @@ class TurnFollower:
         new = accepted_message.run is not None
         if accepted_message.is_first and self._hold:
             new = False  # the wait for the first entry has consumed the notification
-            first = await self._first_entry(accepted_message, wakeup)
-            if first is not None and _is_direct_answer(first):
+            answer = await self._direct_answer(accepted_message, wakeup)
+            if answer is not None:
                 await self.unlist(accepted_message.task.id)
-                yield [StreamEvent(first.id, first.event)]
+                yield [StreamEvent(answer.id, answer.event)]
                 return
-            del first
         accepted_message = await self.with_full_task(accepted_message)
         yield [
             StreamEvent(
@@ -174,33 +141,21 @@ class TurnFollower:
         with suppress(StoreUnavailable):
             await self._follower.store.run(unlist_task(self._follower.keys, task_id))
 
-    async def wait_until_final(self, task_id: str, wakeup: Wakeup, version: int, within: float) -> None:
-        """Wait up to `within` seconds for an event after `version` that makes the task terminal or interrupted."""
-        cursor = StreamCursor(task_id, "", EventId(version))
-        with suppress(TimeoutError):
-            async with self._clock.timeout(within), aclosing(self.events(cursor, wakeup, resolve_blobs=False)) as pages:
-                async for _ in pages:
-                    pass
-
-    async def _first_entry(self, accepted_message: Accepted, wakeup: Wakeup) -> LogEntry | None:
-        """Return the first entry of the run, or None if it does not arrive within the hold time."""
+    async def _direct_answer(self, accepted_message: Accepted, wakeup: Wakeup) -> LogEntry | None:
+        """Return the entry of the agent's direct answer, or None if the first entry of the run is another one or does
+        not arrive within the hold time."""
         until = self._clock.monotonic() + self._hold
         while (seconds := until - self._clock.monotonic()) > 0:
-            entry = await self._next_entry(accepted_message.task.id, accepted_message.since)
+            entry = await self._first_entry(accepted_message)
             if entry is not None:
-                return entry
+                return entry if _is_direct_answer(entry) else None
             await wakeup.wait(seconds)
         return None
 
-    async def _repeated_answer(self, accepted_message: Accepted) -> Message | None:
-        entry = await self._next_entry(accepted_message.task.id, accepted_message.since)
-        if accepted_message.is_first and entry is not None and _is_direct_answer(entry):
-            assert isinstance(entry.event, Message)
-            return entry.event
-        return None
-
-    async def _next_entry(self, task_id: str, after: EventId) -> LogEntry | None:
-        return await self._follower.store.run(read_next_entry(self._follower.keys, task_id, after))
+    async def _first_entry(self, accepted_message: Accepted) -> LogEntry | None:
+        """Return the first entry of the turn, or None if it is not written yet or has been deleted."""
+        operation = read_next_entry(self._follower.keys, accepted_message.task.id, accepted_message.since)
+        return await self._follower.store.run(operation)
 
     def events(
         self, cursor: StreamCursor, wakeup: Wakeup, *, new: bool = False, resolve_blobs: bool = True
@@ -214,6 +169,24 @@ def _cursor(message: Accepted) -> StreamCursor:
     """Return the position in the log after which the turn of the message follows."""
     task, sent_version, turns = message.task, message.newest.version, message.preceding_turns
     return StreamCursor(task.id, task.context_id, message.since, sent_version=sent_version, preceding_turns=turns)
+
+
+def _task_in_notification(
+    accepted_message: Accepted, wakeup: Wakeup, history_length: int | None
+) -> FinalTask | None:
+    """Return the task of a new turn from the entries in the notification, or None if the task must be read."""
+    page = wakeup.page(accepted_message.newest)
+    if page is None or not accepted_message.is_resolved or not (is_terminal(page.state) or is_interrupted(page.state)):
+        return None
+    task_fold = TaskFold.resume(accepted_message.task, accepted_message.newest.version)
+    for entry in page.entries:
+        task_fold.add(entry)
+    task = task_fold.task
+    assert task is not None
+    omit_contents(task, history_length)
+    first = page.entries[0]
+    answer = first.event if _is_direct_answer(first) else None
+    return FinalTask(task, page.version, answer if isinstance(answer, Message) else None)
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:

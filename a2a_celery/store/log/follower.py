@@ -151,25 +151,27 @@ class LogFollower:
             final_only=final_only,
         )
 
-    async def final_task(self, scope: Scope, task_id: str, *, history_length: int | None = None) -> FinalTask | None:
+    async def final_task(
+        self, scope: Scope, task_id: str, *, history_length: int | None = None, after: int = 0
+    ) -> FinalTask | None:
         """Wait until a task is terminal or interrupted, and return the task, or None if the task is not in `scope`.
 
         Args:
             scope: Scope of the task.
             task_id: Id of the task.
             history_length: Number of history messages to read, or None for all.
+            after: Version after which the task must become terminal or interrupted.
 
         Raises:
             StoreUnavailable: The store was unavailable for `RETRY_TIMEOUT` seconds.
         """
-        final = read_final_task(self.keys, scope, task_id, history_length=history_length)
-        head = read_task(self.keys, scope, task_id, history_length=0, artifacts=False, resolve_blobs=False)
+        operation = read_final_task(self.keys, scope, task_id, history_length=history_length)
         async with self.listen(task_id, final_only=True) as wakeup:
-            while (task := await run_with_retry(self.store, final)) is None:
-                if await run_with_retry(self.store, head) is None:
-                    return None
+            while True:
+                reply = await run_with_retry(self.store, operation)
+                if reply is None or (isinstance(reply, FinalTask) and reply.version > after):
+                    return reply
                 await wakeup.wait()
-            return task
 
     async def events(
         self,

@@ -38,6 +38,7 @@ from .replies import (
     CanceledNow,
     CancelRequested,
     FinalTask,
+    NotFinal,
     Page,
     Reasons,
     final_task,
@@ -435,11 +436,11 @@ def delete_task(keys: Keys, scope: ExactScope, task_id: TaskId) -> Reply[int]:
 
 def read_final_task(
     keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
-) -> Operation[FinalTask | None]:
+) -> Operation[FinalTask | NotFinal | None]:
     """Read a terminal or interrupted task.
 
     Returns:
-        The task, or None if the task is in any other state or not in `scope`.
+        The task, `NotFinal` if it is in any other state, or None if it is not in `scope`.
     """
     return _read_task(keys, task_id, scope, history_length, True, final_only=True, reply=Reply(final_task))
 

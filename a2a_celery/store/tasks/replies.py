@@ -75,6 +75,11 @@ class FinalTask:
 
 
 @dataclass(frozen=True, slots=True)
+class NotFinal:
+    """Task in a state that is not final."""
+
+
+@dataclass(frozen=True, slots=True)
 class CanceledNow:
     """Task that this call has cancelled.
 
@@ -137,9 +142,11 @@ def refusal(task_id: str, reply: Sequence[bytes], reasons: Reasons) -> Refusal:
     return Refusal(reason, task_id, data)
 
 
-def final_task(reply: list[Any] | None) -> FinalTask | None:
+def final_task(reply: list[Any] | None) -> FinalTask | NotFinal | None:
     """Parse the reply of ``read_task`` to a call that reads final states only."""
-    if not reply:
+    if reply is None:
         return None
+    if not reply:
+        return NotFinal()
     task, newest = task_from_snapshot(reply)
     return FinalTask(task, newest.version, direct_message(reply))
