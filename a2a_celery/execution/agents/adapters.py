@@ -120,8 +120,8 @@ class ExecutorAdapter:
             if feature.EXECUTOR_KEY:
                 context.call_context.state[feature.EXECUTOR_KEY] = feature
         await self._executor.execute(context, events)
-        if events.agent_error is not None:
-            raise events.agent_error
+        if events.translator.agent_error is not None:
+            raise events.translator.agent_error
         return Completed()
 
     async def cancel(self, run: OpenRun, events: RunEventQueue) -> None:

@@ -13,17 +13,22 @@ If a message waits in a worker for longer than the ``consumer_timeout`` of Rabbi
 returns the worker's messages to their queues. Celery treats the closed channel as an error of the program, and the
 worker exits.
 
+A worker declares each queue before it consumes from the queue. If RabbitMQ stops between the two steps, or if it is so
+slow that mingle's reply queue expires, RabbitMQ reports that the queue does not exist (celery/celery#4618). Celery
+treats the report as an error of the program, and the worker exits.
+
 Observed with Celery 5.7. When Celery has fixed the problems, tests/acceptance/test_cut_connections.py and
 tests/execution/test_reconnect.py fail, and this file can be deleted.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from amqp.exceptions import PreconditionFailed
+from amqp.exceptions import AMQPError, NotFound, PreconditionFailed
 from celery import Celery, bootsteps
 from celery.concurrency.thread import TaskPool
 from celery.signals import celeryd_after_setup
@@ -38,26 +43,46 @@ def connect(app: Celery) -> None:
 
 
 class ReconnectStep(bootsteps.Step):  # type: ignore[misc]
-    """Boot step that makes the consumer treat two errors as a lost connection: kombu's error for an unresponsive
-    broker, and the error of RabbitMQ for a message that was not acknowledged in time."""
+    """Boot step that makes the consumer treat three errors as a lost connection: kombu's error for an unresponsive
+    broker, and the errors of RabbitMQ for a message that was not acknowledged in time and for a queue that disappeared
+    after its declaration."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         parent.connection_errors = (*parent.connection_errors, OperationalError)
-        parent.loop = _reconnecting_after_consumer_timeout(parent.loop)
+        parent.blueprint.start = _reconnecting(parent.blueprint.start)
 
 
-def _reconnecting_after_consumer_timeout(loop: Callable[..., None]) -> Callable[..., None]:
-    @wraps(loop)
-    def consume(*args: Any) -> None:
+def _reconnecting(start: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(start)
+    def start_or_reconnect(consumer: Any) -> None:
         try:
-            loop(*args)
-        except PreconditionFailed as e:
-            if "delivery acknowledgement" not in str(e):
+            start(consumer)
+        except (PreconditionFailed, NotFound) as e:
+            if not (_is_acknowledgement_timeout(e) or _is_lost_queue(e, consumer.app)):
                 raise
             raise OperationalError(str(e)) from e
 
-    return consume
+    return start_or_reconnect
+
+
+def _is_acknowledgement_timeout(error: AMQPError) -> bool:
+    return isinstance(error, PreconditionFailed) and "delivery acknowledgement" in str(error)
+
+
+def _is_lost_queue(error: AMQPError, app: Celery) -> bool:
+    """Return True if a queue that the worker declares did not exist when the worker began to consume from it.
+
+    A worker does not declare a queue of the app with `no_declare`, so such an error would occur again.
+    """
+    name = _QUEUE_NAME.search(str(error)) if error.method_sig == _BASIC_CONSUME else None
+    return name is not None and not getattr(app.amqp.queues.get(name[1]), "no_declare", False)
+
+
+_BASIC_CONSUME = (60, 20)
+"""Class and method of AMQP's command `basic.consume`."""
+
+_QUEUE_NAME = re.compile("queue '(.+)' in vhost")
 
 
 def prefetch_as_before(instance: Any, conf: Any, **_: Any) -> None:

@@ -23,7 +23,7 @@ from ...lifecycle.execution import Activity
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.states import COMPLETED, WORKING
 from ...store import Operation
-from ...store.runs.commands import Illegal, RunLost, Written, append
+from ...store.runs.commands import Claim, Illegal, RunLost, Written, append
 from ...store.runs.recovery import without_artifacts
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun
@@ -31,7 +31,7 @@ from ...store.tasks.commands import read_task
 from ..open_run import OpenRun
 from .activities import ACTIVITY_DELAY, ActivityRecorder
 from .settlement import drop
-from .translator import Translator, reported_error
+from .translator import Translator
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Released | SuspendedRun)
@@ -42,6 +42,8 @@ ITERATIONS_TO_RETURN = 5
 
 class Writer:
     """Writer that calls `write` in an asyncio task, `ITERATIONS_TO_RETURN` iterations of the event loop after a call.
+
+    If there are further calls during `write`, the asyncio task calls `write` again.
 
     An agent returns a few iterations of the event loop after its last event. Writing the event and the outcome of the
     run together saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.
@@ -54,7 +56,7 @@ class Writer:
     """
 
     # each waiting run has an instance
-    __slots__ = ("_called", "_context", "_ended", "_name", "_over", "_task", "_write")
+    __slots__ = ("_called", "_context", "_ended", "_is_active", "_name", "_over", "_task", "_write")
 
     def __init__(
         self,
@@ -69,14 +71,26 @@ class Writer:
         self._ended = ended
         self._name = name
         self._context = copy_context()  # the context of the run, not of its agent
-        self._called = False
+        self._called = LeanEvent()
+        self._is_active = False
         self._task: asyncio.Task[None] | None = None
 
     def call(self) -> None:
         """Request a write. A write in progress also writes the new events."""
-        if not self._called:
-            self._called = True
+        self._called.set()
+        if not self._is_active:
+            self._is_active = True
             self._begin(ITERATIONS_TO_RETURN)
+
+    async def is_called_within(self, seconds: float) -> bool:
+        """Return True if `call` or `finish` is called before `seconds` have passed. Only `write` may call this
+        function."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._called.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def stop(self) -> None:
         """Stop without writing the pending events."""
@@ -85,12 +99,13 @@ class Writer:
             await asyncio.wait({self._task})
 
     async def finish(self) -> asyncio.Task[None] | None:
-        """Wait until no write is in progress.
+        """Wait until no write is in progress. A write that waits for a call does not wait longer.
 
         Returns:
             The asyncio task of the last write, or None if there was no write or the task was released.
         """
         task = self._task
+        self._called.set()
         if task is not None and not task.done():
             await asyncio.wait({task})
         return task
@@ -112,8 +127,10 @@ class Writer:
         self._ended(task)
 
     async def _write_all(self) -> None:
-        await self._write()
-        self._called = False
+        while self._called.is_set() and not self._over():
+            self._called.clear()
+            await self._write()
+        self._is_active = False
 
 
 logger = logging.getLogger(__name__)
@@ -121,12 +138,85 @@ logger = logging.getLogger(__name__)
 WriteEnd = Callable[[list[RunRecord], int], Awaitable[Failure | RunLost | None]]
 """Function that writes the last events of a run, after the given number of written events; see `Settlement.write`."""
 
-MAX_EVENTS_PER_WRITE = 64
+MAX_RECORDS_PER_WRITE = 64
 CONFIRMATION_TIMEOUT = 1.0
 """Maximum seconds for which a cancelled agent waits until the result of a finished activity is recorded."""
 
 MAX_PENDING = 256
 """Number of unwritten events at which `enqueue_event` waits for the store."""
+
+
+class RecordBuffer:
+    """Records of a run that the store has not confirmed, in the order in which they are written.
+
+    Attributes:
+        records: The unconfirmed records. Other code may only add records.
+        written_count: Number of records that the store has confirmed.
+    """
+
+    # each waiting run has an instance
+    __slots__ = ("_change", "_confirmations", "records", "written_count")
+
+    def __init__(self) -> None:
+        self.records: list[RunRecord] = []
+        self.written_count = 0
+        self._change = LeanEvent()
+        self._confirmations: dict[int, asyncio.Future[None]] = {}  # by the `id` of an unconfirmed record
+
+    def first(self) -> list[RunRecord]:
+        """Return the records of the next write."""
+        return self.records[:MAX_RECORDS_PER_WRITE]
+
+    def before_last_event(self) -> list[RunRecord]:
+        """Return the records of the next write if the last event and the records after it are held back."""
+        records = list(self.records)
+        while records and isinstance(records.pop(), Activity | JournalEntry):
+            pass
+        return records[:MAX_RECORDS_PER_WRITE]
+
+    def confirmation(self) -> asyncio.Future[None]:
+        """Return a future that is resolved when the store has confirmed all records, and cancelled if the last record
+        is dropped."""
+        future = self._confirmations[id(self.records[-1])] = asyncio.get_running_loop().create_future()
+        return future
+
+    def confirm(self, count: int) -> None:
+        """Remove the first `count` records, because the store has confirmed them."""
+        self.written_count += count
+        if self._confirmations:
+            for record in self.records[:count]:
+                if confirmation := self._confirmations.pop(id(record), None):
+                    confirmation.set_result(None)
+        del self.records[:count]
+        self.wake()
+
+    def drop(self, illegal: Illegal, claim: Claim) -> None:
+        """Remove an event that the store has refused."""
+        if confirmation := self._confirmations.pop(id(self.records[illegal.number - 1]), None):
+            confirmation.cancel()
+        drop(self.records, illegal, claim)
+        self.wake()
+
+    def cancel_confirmations(self) -> None:
+        """Cancel the futures of `confirmation`. The records remain in the buffer."""
+        for confirmation in self._confirmations.values():
+            confirmation.cancel()
+        self._confirmations.clear()
+
+    def clear(self) -> None:
+        """Drop all records."""
+        self.cancel_confirmations()
+        self.records.clear()
+        self.wake()
+
+    async def wait_for_change(self) -> None:
+        """Wait until records are confirmed or dropped, or `wake` is called."""
+        self._change.clear()
+        await self._change.wait()
+
+    def wake(self) -> None:
+        """End all calls of `wait_for_change`."""
+        self._change.set()
 
 
 class QueueState(IntEnum):
@@ -168,7 +258,6 @@ class RunEventQueue(EventQueue):
         translator: Translator of the agent's events.
         aborted: Event that is set when the queue becomes UNWRITABLE or LOST.
         blob_error: Error that made the queue UNWRITABLE, or None.
-        agent_error: Exception of the agent that its executor has caught and reported, or None; see `reported_error`.
     """
 
     def __init__(
@@ -184,23 +273,19 @@ class RunEventQueue(EventQueue):
         claim = run.claim
         self._run = run
         self._hold = hold
-        self._rewriters: list[Callable[[Event], Awaitable[Event]]] = []
+        self._rewriters: tuple[Callable[[Event], Awaitable[Event]], ...] = ()
         is_first = claim.turn.number == 1 and claim.snapshot.version == 1
         self.translator = Translator(claim.task, message_allowed=is_first and message_allowed)
-        self._pending: list[RunRecord] = []
-        self._written = 0
+        self._buffer = RecordBuffer()
         self._state = QueueState.OPEN
         self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return else EndPolicy.IMMEDIATE
-        self._queued, self._progress = LeanEvent(), LeanEvent()
         self._announcement: asyncio.TimerHandle | None = None
         self.aborted = LeanEvent()
         self.blob_error: BlobsUnavailable | None = None
-        self.agent_error: Exception | None = None
-        self._unconfirmed: dict[int, asyncio.Future[None]] = {}
-        self._activities = ActivityRecorder(self._pending, run, self._wake_writer, activity_delay, on_end)
         self._writer = Writer(
             self._write, over=self._is_over, ended=self._on_writer_end, name=f"a2a-events-{claim.ref.name}"
         )
+        self._activities = ActivityRecorder(self._buffer.records, run, self._writer.call, activity_delay, on_end)
 
     @property
     def state(self) -> TaskState:
@@ -231,7 +316,7 @@ class RunEventQueue(EventQueue):
 
     def add_rewriter(self, rewrite: Callable[[Event], Awaitable[Event]]) -> None:
         """Pass each event of the agent to `rewrite`, which returns the event to send."""
-        self._rewriters.append(rewrite)
+        self._rewriters += (rewrite,)
 
     async def enqueue_event(self, event: Event) -> None:
         """Queue an event of the agent. The call waits only for rewriters, or if `MAX_PENDING` events are unwritten.
@@ -246,8 +331,7 @@ class RunEventQueue(EventQueue):
             await self._enqueue(event)
 
     async def _enqueue(self, event: Event) -> None:
-        if self._accepts_events and (error := reported_error(event)) is not None:
-            self.agent_error = error
+        if self._accepts_events and self.translator.detect_error(event):
             self.close()
         if not self._accepts_events:
             logger.debug("run %s: dropped an event that its agent sent after the end", self._run.claim.ref.name)
@@ -262,9 +346,8 @@ class RunEventQueue(EventQueue):
             if not self._accepts_events:
                 return
         self._add(self.translator.translate(event))
-        while len(self._pending) >= MAX_PENDING and self._state is QueueState.OPEN:
-            self._progress.clear()
-            await self._progress.wait()
+        while len(self._buffer.records) >= MAX_PENDING and self._state is QueueState.OPEN:
+            await self._buffer.wait_for_change()
 
     def enqueue_optional(self, event: TaskStatusUpdateEvent) -> None:
         """Queue an event without waiting.
@@ -272,7 +355,7 @@ class RunEventQueue(EventQueue):
         The event is dropped if `MAX_PENDING` events are unwritten, or after an interrupted state, which the event
         would undo.
         """
-        if self._accepts_events and not self.paused and len(self._pending) < MAX_PENDING:
+        if self._accepts_events and not self.paused and len(self._buffer.records) < MAX_PENDING:
             self._add(self.translator.translate(event))
 
     def record(self, activity: Activity) -> None:
@@ -283,7 +366,7 @@ class RunEventQueue(EventQueue):
     def add_entries(self, entries: Sequence[JournalEntry]) -> None:
         """Queue journal entries, to be written with the next events."""
         if not self._is_over() and not self.ended:
-            self._pending.extend(entries)
+            self._buffer.records.extend(entries)
 
     async def write_entries(self, entries: Sequence[JournalEntry]) -> None:
         """Write journal entries after all events sent so far, and return when the store has confirmed them.
@@ -296,10 +379,9 @@ class RunEventQueue(EventQueue):
         """
         if self._is_over() or self.ended or self._run.is_lost:
             raise asyncio.CancelledError
-        last = entries[-1]
-        confirmation = self._unconfirmed[id(last)] = asyncio.get_running_loop().create_future()
-        self._pending.extend(entries)
-        self._wake_writer()
+        self._buffer.records.extend(entries)
+        confirmation = self._buffer.confirmation()
+        self._writer.call()
         with self._run.idle_clock:
             try:
                 await asyncio.shield(confirmation)
@@ -307,8 +389,6 @@ class RunEventQueue(EventQueue):
                 if not confirmation.done():
                     await asyncio.wait({confirmation}, timeout=CONFIRMATION_TIMEOUT)
                 raise
-            finally:
-                self._unconfirmed.pop(id(last), None)
 
     @property
     def _accepts_events(self) -> bool:
@@ -316,7 +396,7 @@ class RunEventQueue(EventQueue):
 
     def add_to_end(self, metadata: dict[str, Any]) -> bool:
         """Add metadata to the last status of the agent. Return False if that status has already been written."""
-        for event in reversed(self._pending):
+        for event in reversed(self._buffer.records):
             if isinstance(event, Message) or (
                 isinstance(event, TaskStatusUpdateEvent) and event.status.state == self.translator.state
             ):
@@ -342,7 +422,7 @@ class RunEventQueue(EventQueue):
         """Drop all further events of the agent."""
         self._move_to(QueueState.CLOSED)
         self._cancel_announcement()
-        self._progress.set()
+        self._buffer.wake()
 
     async def flush(self) -> None:
         """Wait until the store has confirmed all events that the agent has sent so far. The run continues.
@@ -353,9 +433,8 @@ class RunEventQueue(EventQueue):
         while self._next_batch() and not self._run.is_lost:
             if self._is_over():
                 raise asyncio.CancelledError
-            self._progress.clear()
-            self._wake_writer()
-            await self._progress.wait()
+            self._writer.call()
+            await self._buffer.wait_for_change()
         if self._state >= QueueState.UNWRITABLE:
             raise asyncio.CancelledError
 
@@ -365,7 +444,7 @@ class RunEventQueue(EventQueue):
         Raises:
             CancelledError: The run is lost.
         """
-        reply = await self._run.execute(make(self._written))
+        reply = await self._run.execute(make(self._buffer.written_count))
         if isinstance(reply, RunLost):
             self.mark_lost()
             raise asyncio.CancelledError
@@ -385,12 +464,15 @@ class RunEventQueue(EventQueue):
         if not await self._begin_settlement():
             return None
         if final is not None and self.blob_error is not None:
-            self._pending[:] = [final]  # no event was written after the error, so no final event was written either
+            self._buffer.clear()
+            self._buffer.records.append(
+                final
+            )  # no event was written after the error, so no final event was written either
         elif final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
-            self._pending.extend(self.translator.translate(final))
-        if not self._pending and self.ended:  # a terminal state that was written has already closed the run
+            self._buffer.records.extend(self.translator.translate(final))
+        if not self._buffer.records and self.ended:  # a terminal state that was written has already closed the run
             return None
-        reply = await write(list(self._pending), self._written)
+        reply = await write(list(self._buffer.records), self._buffer.written_count)
         if isinstance(reply, RunLost):
             self.mark_lost()
             return None
@@ -419,14 +501,14 @@ class RunEventQueue(EventQueue):
         claim = self._run.claim
         replacement = {"replacement": await self._without_open_artifacts()} if drops_open_artifacts else {}
         if final is not None and not self.ended:
-            self._pending.extend(self.translator.translate(final))
+            self._buffer.records.extend(self.translator.translate(final))
         while not self._run.is_lost:
-            written = {"written_count": self._written, "events": list(self._pending), **replacement}
-            operation = release_run(self._run.keys, claim.ref, token=claim.token, **written)
+            written = {"written_count": self._buffer.written_count, "events": list(self._buffer.records)}
+            operation = release_run(self._run.keys, claim.ref, token=claim.token, **written, **replacement)
             reply = await self._run.execute(operation)
             if not isinstance(reply, Illegal):
                 return reply
-            drop(self._pending, reply, claim)
+            self._buffer.drop(reply, claim)
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:
@@ -438,8 +520,8 @@ class RunEventQueue(EventQueue):
         open_artifacts = self.translator.open_artifacts
         if not open_artifacts:
             return None
-        while self._pending and not self._run.is_lost:
-            await self._append(self._pending[:MAX_EVENTS_PER_WRITE])
+        while self._buffer.records and not self._run.is_lost:
+            await self._append(self._buffer.first())
         snapshot = await self._run.execute(
             read_task(self._run.keys, None, self._run.claim.task.id, resolve_blobs=False)
         )
@@ -455,25 +537,17 @@ class RunEventQueue(EventQueue):
         self.close()
         self.translator.close()
         self._move_to(QueueState.SETTLING)
-        self._cancel_confirmations()
-        self._queued.set()
-        self._progress.set()
+        self._buffer.cancel_confirmations()
         last = await self._writer.finish()
         if last is not None and self.blob_error is None:
             last.result()
         return not self._run.is_lost
 
-    def _wake_writer(self) -> None:
-        self._queued.set()
-        self._writer.call()
-
     async def _write(self) -> None:
-        while self._queued.is_set() and not self._is_over():
-            self._queued.clear()
-            while not self._is_over() and (batch := self._next_batch()):
-                await self._append(batch)
-            if self._pending and self.paused and not self._is_over() and await self._stays_silent():
-                await self._append(list(self._pending))
+        while not self._is_over() and (batch := self._next_batch()):
+            await self._append(batch)
+        if self._buffer.records and self.paused and not self._is_over() and await self._stays_silent():
+            await self._append(list(self._buffer.records))
 
     def _is_over(self) -> bool:
         return self._state >= QueueState.SETTLING
@@ -483,11 +557,8 @@ class RunEventQueue(EventQueue):
 
     def _next_batch(self) -> list[RunRecord]:
         """Return the records to write next, without a state that is held back; see `EndPolicy` and `_stays_silent`."""
-        ready = list(self._pending)
-        if self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended):
-            while ready and isinstance(ready.pop(), Activity | JournalEntry):
-                pass  # an activity after a held state is also held back
-        return ready[:MAX_EVENTS_PER_WRITE]
+        is_held = self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended)
+        return self._buffer.before_last_event() if is_held else self._buffer.first()
 
     async def _stays_silent(self) -> bool:
         """Return True if the agent continues for `hold` seconds after an interrupted state without another event.
@@ -495,27 +566,20 @@ class RunEventQueue(EventQueue):
         In this case, the client must be informed of the state. If the agent returns instead, `settle` writes the state,
         because a client cannot answer while the run is open.
         """
-        try:
-            async with asyncio.timeout(self._hold):
-                await self._queued.wait()
-        except TimeoutError:
-            return not self._is_over()
-        return False
+        return not await self._writer.is_called_within(self._hold) and not self._is_over()
 
     async def _append(self, batch: list[RunRecord]) -> None:
-        claim = self._run.claim
+        claim, written_count = self._run.claim, self._buffer.written_count
         reply = await self._run.execute(
-            append(self._run.keys, claim.ref, token=claim.token, written_count=self._written, events=batch)
+            append(self._run.keys, claim.ref, token=claim.token, written_count=written_count, events=batch)
         )
         match reply:
             case Written():
-                self._confirm(len(batch))
+                self._buffer.confirm(len(batch))
             case RunLost():
                 self.mark_lost()
             case Illegal():
-                self._cancel_confirmation(self._pending[reply.number - 1])
-                drop(self._pending, reply, claim)
-                self._progress.set()
+                self._buffer.drop(reply, claim)
 
     def _on_writer_end(self, writer: asyncio.Task[None]) -> None:
         error = None if writer.cancelled() else writer.exception()
@@ -524,15 +588,6 @@ class RunEventQueue(EventQueue):
         elif error is not None:
             logger.error("run %s: its events cannot be written", self._run.claim.ref.name, exc_info=error)
             self.mark_lost()
-
-    def _confirm(self, count: int) -> None:
-        self._written += count
-        if self._unconfirmed:
-            for record in self._pending[:count]:
-                if (confirmation := self._unconfirmed.get(id(record))) and not confirmation.done():
-                    confirmation.set_result(None)
-        del self._pending[:count]
-        self._progress.set()
 
     def fail_unwritable(self, error: BlobsUnavailable) -> None:
         """Drop the pending events, because their blobs cannot be stored. After that, the run can only fail."""
@@ -547,26 +602,16 @@ class RunEventQueue(EventQueue):
     def _abort(self, state: QueueState) -> None:
         self._move_to(state)
         self.aborted.set()
-        self._cancel_confirmations()
         self.close()
-        self._pending.clear()
-        self._progress.set()
-
-    def _cancel_confirmation(self, record: RunRecord) -> None:
-        if confirmation := self._unconfirmed.get(id(record)):
-            confirmation.cancel()
-
-    def _cancel_confirmations(self) -> None:
-        for confirmation in self._unconfirmed.values():
-            confirmation.cancel()
+        self._buffer.clear()
 
     def _add(self, events: list[Event]) -> None:
         if events:
             if self.ended:
                 self._activities.end(self.state)
             self._cancel_announcement()
-            self._pending.extend(events)
-            self._wake_writer()
+            self._buffer.records.extend(events)
+            self._writer.call()
 
     def _announce(self) -> None:
         if self._state is QueueState.OPEN and not self.translator.spoken:

@@ -65,12 +65,14 @@ class Translator:
         state: State of the task after the translated events.
         question: Parts of the status message in INPUT_REQUIRED. Empty in any other state.
         spoken: True if an event has been translated to a log entry.
+        agent_error: Exception of the agent that its executor has caught and reported, or None; see `detect_error`.
     """
 
     def __init__(self, task: Task, *, message_allowed: bool) -> None:
         self.state: TaskState = task.status.state
         self.question: Sequence[Part] = ()
         self.spoken = False
+        self.agent_error: Exception | None = None
         self._cancel_asked = self._canceled_by_other = False
         self._task_id = task.id
         self._context_id = task.context_id
@@ -90,6 +92,15 @@ class Translator:
     def open_artifacts(self) -> frozenset[str]:
         """Ids of the artifacts that this run began but did not finish."""
         return frozenset(artifact_id for artifact_id, is_open in self._artifacts.items() if is_open)
+
+    def detect_error(self, event: Event) -> bool:
+        """Return True if `event` reports FAILED with the text of the exception that the caller handles, or without any
+        text. The exception becomes the `agent_error`.
+
+        The executors of some frameworks send clients the text of any exception, which may contain a secret.
+        """
+        self.agent_error = _reported_error(event)
+        return self.agent_error is not None
 
     def translate(self, event: Event) -> list[Event]:
         """Return the log entries for `event`, which may be none. The event is copied.
@@ -188,12 +199,7 @@ class Translator:
         event.task_id, event.context_id = self._task_id, self._context_id
 
 
-def reported_error(event: Event) -> Exception | None:
-    """Return the exception that the caller handles if `event` reports FAILED with the text of this exception, or
-    without any text. Otherwise, return None.
-
-    The executors of some frameworks send clients the text of any exception, which may contain a secret.
-    """
+def _reported_error(event: Event) -> Exception | None:
     error = sys.exception()
     if not isinstance(error, Exception) or not isinstance(event, Task | TaskStatusUpdateEvent):
         return None
