@@ -464,10 +464,8 @@ class RunEventQueue(EventQueue):
         if not await self._begin_settlement():
             return None
         if final is not None and self.blob_error is not None:
-            self._buffer.clear()
-            self._buffer.records.append(
-                final
-            )  # no event was written after the error, so no final event was written either
+            self._buffer.clear()  # no event was written after the error, so no final event was written either
+            self._buffer.records.append(final)
         elif final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
             self._buffer.records.extend(self.translator.translate(final))
         if not self._buffer.records and self.ended:  # a terminal state that was written has already closed the run
