@@ -120,6 +120,7 @@ class TestList:
         ("arguments", "error"),
         [
             (("list", "--owner", "ann"), "--owner needs --all or --stuck"),
+            (("list", "--all", "--older-than", "5"), "--older-than needs --stuck"),
             (("list", "--all", "--url", "http://x"), "leave out --url"),
             (
                 ("list", "--all", "--bearer-file", __file__),
@@ -131,7 +132,7 @@ class TestList:
             (("list", "--all", "--since", "yesterday"), "write 2030-01-31T12:00 (UTC), or how long ago"),
             (("cancel", "--all", "-H", "a: b"), "leave out --header"),
             (("cancel", "--all", "waits"), "not both"),
-            (("cancel", "--yes", "waits"), "need --all"),
+            (("cancel", "--yes", "waits"), "--yes needs --all"),
             (("cancel", "--since", "1h", "waits"), "--since needs --all"),
             (("cancel",), "Missing argument 'TASK'"),
             (
