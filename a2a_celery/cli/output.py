@@ -10,10 +10,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from threading import Event
 from typing import Any, Generic, TypeVar
 
 import click
@@ -70,9 +71,9 @@ def json_line(value: Any, *, indent: int | None = None) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def json_object(instance: Any, *, without: str = "") -> dict[str, Any]:
-    """Return the fields of a dataclass instance, except the field `without`, with names in camelCase."""
-    words = ((name.split("_"), value) for name, value in asdict(instance).items() if name != without)
+def json_object(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass instance, with names in camelCase."""
+    words = ((name.split("_"), value) for name, value in asdict(instance).items())
     return {first + "".join(map(str.title, rest)): value for (first, *rest), value in words}
 
 
@@ -405,6 +406,15 @@ TASKS = Table[tuple[str, Task]](
     optional=["CONTEXT"],
 )
 """Table of tasks that gateways return, each with the name of its agent."""
+
+
+def repeat(show: Callable[[], None], interval: float | None) -> None:
+    """Call `show` every `interval` seconds until Ctrl-C, or once if `interval` is None."""
+    with suppress(KeyboardInterrupt):
+        show()
+        while interval is not None:
+            Event().wait(interval)
+            show()
 
 
 @contextmanager
