@@ -376,20 +376,24 @@ class Table(Generic[T]):
         cells = zip(*columns.values(), strict=True)
         return table(list(columns), cells, width, fixed=self.fixed, optional=self.optional, times=times)
 
-    def print(self, items: Sequence[T], as_lines: bool, empty: str = "") -> None:
+    def print(self, items: Sequence[T], as_lines: bool, empty: str = "", *, limit: int | None = None) -> None:
         """Print items for a reader or a script.
 
         Args:
             items: Items to print.
             as_lines: True to print one line of JSON per item.
             empty: Readable line that is printed instead of the heading if there are no items, or "".
+            limit: Maximum number of items to print. A readable table ends with a line about further tasks.
         """
+        shown = items[:limit]
         if as_lines:
-            lines: Iterable[str] = (json_line(self.fields(item)) for item in items)
+            lines: Iterable[str] = (json_line(self.fields(item)) for item in shown)
         else:
-            lines = self.lines(items) if items or not empty else [empty]
+            lines = self.lines(shown) if items or not empty else [empty]
         for line in lines:
             click.echo(line)
+        if len(shown) < len(items) and not as_lines:
+            click.echo("… more tasks exist: raise --limit")
 
 
 TASKS = Table[tuple[str, Task]](

@@ -285,20 +285,15 @@ async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, 
     """
     state_name = STATE_PREFIX + (state or "unspecified").upper()
     found_tasks: list[tuple[str, Task]] = []
-    more = False
     for name in gateway.agents:
-        tasks, has_more = await _newest(gateway, name, state_name, context_id or "", limit)
+        tasks = await _newest(gateway, name, state_name, context_id or "", limit + 1)
         found_tasks += [(name, task) for task in tasks]
-        more = more or has_more
     found_tasks.sort(key=lambda each: each[1].status.timestamp.ToNanoseconds(), reverse=True)
-    more = more or len(found_tasks) > limit
-    TASKS.print(found_tasks[:limit], as_lines)
-    if more and not as_lines:
-        click.echo("… more tasks exist: raise --limit")
+    TASKS.print(found_tasks, as_lines, limit=limit)
 
 
-async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limit: int) -> tuple[list[Task], bool]:
-    """Return the `limit` most recently changed tasks of an agent, and True if the agent has more tasks."""
+async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limit: int) -> list[Task]:
+    """Return the `limit` most recently changed tasks of an agent."""
     tasks: list[Task] = []
     token = ""
     async with gateway.agent(await gateway.card(name)) as client:
@@ -310,7 +305,7 @@ async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limi
             tasks += page.tasks
             token = page.next_page_token
             if not token or len(tasks) >= limit:
-                return tasks[:limit], bool(token)
+                return tasks
 
 
 async def _show_events(events: AsyncIterator[StreamResponse], as_lines: bool) -> Result:

@@ -9,7 +9,7 @@ import click
 
 from ...features import TASK_FILTERS
 from ...features.feature import TaskFilter
-from ...store.admin.scan import all_tasks, state_indexes, tasks_in
+from ...store.admin.scan import state_indexes, tasks_in
 from ..output import json_line, time_text
 from .selection import SUMMARIES, Selection, StoreMode, operator_store, select, selecting, with_store_modes
 from .stuck_tasks import OLDER_THAN, list_stuck
@@ -33,12 +33,10 @@ def list_tasks(
     further_lines: list[str] = []
     with operator_store(context, None) as (a2a, store, keys):
         if task_filter is None:
-            pattern = keys.indexes(selection.scope, selection.context_id)
-            tasks = all_tasks(store, keys, pattern, selection.states, **selection.bounds)
+            names = store.names(keys.indexes(selection.scope, selection.context_id))
         else:
             filtered = task_filter.select(keys, value)
-            indexes = state_indexes(filtered.index_prefix)
-            tasks = tasks_in(store, keys, indexes, selection.states, **selection.bounds)
+            names = state_indexes(filtered.index_prefix)
             times = [] if filtered.further_times is None else store.run(filtered.further_times)
             further_lines = [
                 json_line({"task": None, task_filter.name: value, filtered.field: time.isoformat()})
@@ -46,10 +44,9 @@ def list_tasks(
                 else f"{filtered.text} {time_text(time)} (UTC)"
                 for time in list(filter(selection.has_time, times))[:limit]
             ]
+        tasks = tasks_in(store, keys, names, selection.states, **selection.bounds)
         selected = select(a2a, selection, tasks, limit=limit + 1)
-    SUMMARIES.print(selected[:limit], as_lines, "no task matches")
-    if len(selected) > limit and not as_lines:
-        click.echo("… more tasks exist: raise --limit")
+    SUMMARIES.print(selected, as_lines, "no task matches", limit=limit)
     for line in further_lines:
         click.echo(line)
 

@@ -89,7 +89,7 @@ class Selection:
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """Bounds of the time at which a task entered its state, as arguments of `all_tasks`."""
+        """Bounds of the time at which a task entered its state, as arguments of `tasks_in`."""
         return {"not_before_us": _microseconds(self.since), "not_after_us": _microseconds(self.until)}
 
     def has_time(self, at: datetime) -> bool:

@@ -130,11 +130,8 @@ def list_stuck(
         tasks = [stuck for stuck in stuck_tasks(store, keys, seconds) if stuck.task in selection]
         require_agent(a2a, selection.agent, has_tasks=bool(tasks))
     tasks.sort(key=lambda stuck: stuck.seconds, reverse=True)
-    STUCK.print(tasks[:limit], as_lines, f"nothing is stuck: no task has waited for longer than {duration(seconds)}")
-    if as_lines:
-        return
-    if len(tasks) > limit:
-        click.echo(f"… {len(tasks) - limit} more tasks: raise --limit")
-    causes = {stuck.why for stuck in tasks[:limit]}
+    empty = f"nothing is stuck: no task has waited for longer than {duration(seconds)}"
+    STUCK.print(tasks, as_lines, empty, limit=limit)
+    causes = set() if as_lines else {stuck.why for stuck in tasks[:limit]}
     for cause in filter(causes.__contains__, Why):
         click.echo(f"{cause.text}: {cause.remedy}")
