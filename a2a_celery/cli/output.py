@@ -10,10 +10,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from threading import Event
 from typing import Any, Generic, TypeVar
 
 import click
@@ -70,9 +71,9 @@ def json_line(value: Any, *, indent: int | None = None) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def json_object(instance: Any, *, without: str = "") -> dict[str, Any]:
-    """Return the fields of a dataclass instance, except the field `without`, with names in camelCase."""
-    words = ((name.split("_"), value) for name, value in asdict(instance).items() if name != without)
+def json_object(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass instance, with names in camelCase."""
+    words = ((name.split("_"), value) for name, value in asdict(instance).items())
     return {first + "".join(map(str.title, rest)): value for (first, *rest), value in words}
 
 
@@ -317,66 +318,107 @@ def _line_width(columns: Mapping[str, Sequence[str]], gap: str = " ") -> int:
 
 
 @dataclass(frozen=True)
+class Column(Generic[T]):
+    """Value of each item that commands print: a column of a table for a reader, and a member of a JSON object for a
+    script.
+
+    Attributes:
+        heading: Heading of the column, or "" for a value that only scripts receive.
+        member: Name of the member, or "" for a value that only readers see.
+        value: Function that returns the value of an item. A time is printed in ISO 8601, or with seconds in a table.
+        text: Function that returns the cell of an item, or None to show the value.
+    """
+
+    heading: str
+    member: str
+    value: Callable[[T], Any]
+    text: Callable[[T], str] | None = None
+
+    def cell(self, item: T) -> str:
+        """Return the cell of an item. An empty cell is "-"."""
+        value = self.value(item) if self.text is None else self.text(item)
+        return time_text(value) if isinstance(value, datetime) else "-" if value in (None, "") else str(value)
+
+
+@dataclass(frozen=True)
 class Table(Generic[T]):
     """Form in which commands print items of one kind: a table for a reader, or one line of JSON per item for a script.
 
     Attributes:
-        columns: Functions that return the cell of an item, by the heading of their column. An empty cell is shown as
-            "-".
-        fields: Function that returns the JSON object of an item.
+        columns: Values of an item.
+        fields_of: Function that returns the JSON object of an item, or None for the members of `columns`.
         sparse: Columns that are omitted if all their cells are empty.
         fixed: See `table`.
         optional: See `table`.
-        times: See `table`.
     """
 
-    columns: Mapping[str, Callable[[T], str]]
-    fields: Callable[[T], Mapping[str, Any]]
+    columns: Sequence[Column[T]]
+    fields_of: Callable[[T], Mapping[str, Any]] | None = None
     sparse: Collection[str] = ()
     fixed: Collection[str] = ()
     optional: Sequence[str] = ()
-    times: Sequence[str] = ()
+
+    def fields(self, item: T) -> dict[str, Any]:
+        """Return the JSON object of an item."""
+        if self.fields_of is not None:
+            return dict(self.fields_of(item))
+        values = {column.member: column.value(item) for column in self.columns if column.member}
+        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
     def lines(self, items: Sequence[T], width: int | None = None) -> Iterator[str]:
         """Return a heading and a line for each item. See `table` for `width`."""
-        columns = {heading: list(map(cell, items)) for heading, cell in self.columns.items()}
+        shown = {column.heading: column for column in self.columns if column.heading}
+        columns = {heading: list(map(column.cell, items)) for heading, column in shown.items()}
         for heading in self.sparse:
-            if not any(columns[heading]):
+            if set(columns[heading]) <= {"-"}:
                 del columns[heading]
-        cells = ([cell or "-" for cell in line] for line in zip(*columns.values(), strict=True))
-        return table(list(columns), cells, width, fixed=self.fixed, optional=self.optional, times=self.times)
+        times = [heading for heading in columns if items and isinstance(shown[heading].value(items[0]), datetime)]
+        cells = zip(*columns.values(), strict=True)
+        return table(list(columns), cells, width, fixed=self.fixed, optional=self.optional, times=times)
 
-    def print(self, items: Sequence[T], as_lines: bool, empty: str = "") -> None:
+    def print(self, items: Sequence[T], as_lines: bool, empty: str = "", *, limit: int | None = None) -> None:
         """Print items for a reader or a script.
 
         Args:
             items: Items to print.
             as_lines: True to print one line of JSON per item.
             empty: Readable line that is printed instead of the heading if there are no items, or "".
+            limit: Maximum number of items to print. A readable table ends with a line about further tasks.
         """
+        shown = items[:limit]
         if as_lines:
-            lines: Iterable[str] = (json_line(self.fields(item)) for item in items)
+            lines: Iterable[str] = (json_line(self.fields(item)) for item in shown)
         else:
-            lines = self.lines(items) if items or not empty else [empty]
+            lines = self.lines(shown) if items or not empty else [empty]
         for line in lines:
             click.echo(line)
+        if len(shown) < len(items) and not as_lines:
+            click.echo("… more tasks exist: raise --limit")
 
 
 TASKS = Table[tuple[str, Task]](
-    {
-        "TASK": lambda pair: pair[1].id,
-        "STATE": lambda pair: state_name(pair[1].status.state),
-        "AGENT": lambda pair: pair[0],
-        "UPDATED (UTC)": lambda pair: time_text(pair[1].status.timestamp.ToDatetime()),
-        "REASON": lambda pair: " ".join(filter(None, end_reason(pair[1].status.state, pair[1].status))),
-        "CONTEXT": lambda pair: pair[1].context_id,
-    },
-    lambda pair: to_json(pair[1]),
+    [
+        Column("TASK", "", lambda pair: pair[1].id),
+        Column("STATE", "", lambda pair: state_name(pair[1].status.state)),
+        Column("AGENT", "", lambda pair: pair[0]),
+        Column("UPDATED (UTC)", "", lambda pair: pair[1].status.timestamp.ToDatetime()),
+        Column("REASON", "", lambda pair: " ".join(filter(None, end_reason(pair[1].status.state, pair[1].status)))),
+        Column("CONTEXT", "", lambda pair: pair[1].context_id),
+    ],
+    fields_of=lambda pair: to_json(pair[1]),
     sparse=["REASON"],
     optional=["CONTEXT"],
-    times=["UPDATED (UTC)"],
 )
 """Table of tasks that gateways return, each with the name of its agent."""
+
+
+def repeat(show: Callable[[], None], interval: float | None) -> None:
+    """Call `show` every `interval` seconds until Ctrl-C, or once if `interval` is None."""
+    with suppress(KeyboardInterrupt):
+        show()
+        while interval is not None:
+            Event().wait(interval)
+            show()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:  # a process that only registers agents does not import the SDK
-    import click
     from a2a.types import Message, SendMessageRequest, TaskState, TaskStatusUpdateEvent
     from google.protobuf.message import Message as Proto
 
@@ -298,12 +297,12 @@ class TaskView(NamedTuple):
 
     Attributes:
         help: Help of the option.
-        show: Function that shows a task. It receives the context of the command, the id of the task, the name of its
-            agent or None, and True for JSON.
+        show: Function that shows a task. It receives the context of the command and, by name, `task_id`, `agent` (the
+            name of its agent or None) and `as_lines` (True for JSON).
     """
 
     help: str
-    show: Callable[[click.Context, str, str | None, bool], None]
+    show: Callable[..., None]
 
 
 class OperatorRoute(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ def tagged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the feature to the lists of features."""
     monkeypatch.setattr(features, "FEATURES", (*FEATURES, Tagged))
     monkeypatch.setattr(agents, "FEATURE_OPTIONS", agents.FEATURE_OPTIONS | Tagged.OPTIONS)
-    for module in (stored_tasks, list_tasks):
-        monkeypatch.setattr(module, "TASK_FILTERS", (*features.TASK_FILTERS, TAG_FILTER))
+    monkeypatch.setattr(stored_tasks, "TASK_FILTERS", (*features.TASK_FILTERS, TAG_FILTER))
+    monkeypatch.setitem(list_tasks.STORE_MODES, TAG_FILTER.name, partial(list_tasks.list_tasks, TAG_FILTER))
 
 
 def agent(**options: Any) -> Agent:

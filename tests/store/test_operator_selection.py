@@ -19,7 +19,7 @@ from a2a_celery.lifecycle import Failure, final_event
 from a2a_celery.lifecycle.references import Scope
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.admin.scan import all_tasks, newest_tasks
+from a2a_celery.store.admin.scan import newest_tasks, tasks_in
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.runs.release import delegate_to_canvas
 from tests.support.clients.store_operator import Command, ids, json_lines
@@ -120,6 +120,7 @@ class TestList:
         ("arguments", "error"),
         [
             (("list", "--owner", "ann"), "--owner needs --all or --stuck"),
+            (("list", "--all", "--older-than", "5"), "--older-than needs --stuck"),
             (("list", "--all", "--url", "http://x"), "leave out --url"),
             (
                 ("list", "--all", "--bearer-file", __file__),
@@ -131,7 +132,7 @@ class TestList:
             (("list", "--all", "--since", "yesterday"), "write 2030-01-31T12:00 (UTC), or how long ago"),
             (("cancel", "--all", "-H", "a: b"), "leave out --header"),
             (("cancel", "--all", "waits"), "not both"),
-            (("cancel", "--yes", "waits"), "need --all"),
+            (("cancel", "--yes", "waits"), "--yes needs --all"),
             (("cancel", "--since", "1h", "waits"), "--since needs --all"),
             (("cancel",), "Missing argument 'TASK'"),
             (
@@ -191,8 +192,8 @@ async def read_all(redis_server: EmbeddedRedis, keys: Keys) -> list[str]:
     operator = SyncStore(redis_server.store_url)
 
     def ids_of_tasks() -> list[str]:
-        pattern = keys.indexes((None, None, None))
-        return [task.ref.task_id for task in all_tasks(operator, keys, pattern, frozenset({SUBMITTED}), page_size=3)]
+        names = operator.names(keys.indexes((None, None, None)))
+        return [task.ref.task_id for task in tasks_in(operator, keys, names, frozenset({SUBMITTED}), page_size=3)]
 
     task_ids = await asyncio.to_thread(ids_of_tasks)
     operator.close()

@@ -131,7 +131,7 @@ class TestOneTask:
             (("get", "x", "--tree", "--api-key-file", __file__), "leave out --api-key-file"),
             (("get", "x", "--store", "--execution"), "--execution and --store exclude each other"),
             (("tail", "x", "--store", "-H", "a: b"), "leave out --header"),
-            (("cancel", "--all", "--store", "--yes"), "--store needs TASK"),
+            (("cancel", "--all", "--store", "--yes"), "--all and --store exclude each other"),
         ],
     )
     def test_wrong_usage_is_an_error_with_a_hint(

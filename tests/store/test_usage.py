@@ -131,7 +131,7 @@ async def test_the_command_refreshes_until_it_is_interrupted(
             if len(waits) == 2:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("a2a_celery.cli.operator.stats.Event", Twice)
+    monkeypatch.setattr("a2a_celery.cli.output.Event", Twice)
 
     result = await asyncio.to_thread(stats, redis_server, *watch, "--json")
 

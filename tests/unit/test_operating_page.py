@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_celery.cli.operator import selection
-from a2a_celery.cli.operator.stuck_tasks import Stuck, Why
-from a2a_celery.features.dead_letters.command import dead_letter_fields, requeued_fields
+from a2a_celery.cli.operator.selection import SUMMARIES
+from a2a_celery.cli.operator.stuck_tasks import STUCK, Stuck, Why
+from a2a_celery.features.dead_letters.command import DEAD_LETTERS, requeued_fields
 from a2a_celery.features.dead_letters.requeue import RequeuedTask
-from a2a_celery.features.webhooks import command
+from a2a_celery.features.webhooks.command import DELIVERIES
 from a2a_celery.features.webhooks.deliveries import Delivery
 from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.store.admin.scan import TaskSummary
@@ -37,13 +37,13 @@ def documented_fields(sentence: str) -> set[str]:
 @pytest.mark.parametrize(
     ("sentence", "entry"),
     [
-        ("With `--json`, each task is an object with the fields", selection.task_fields(TASK)),
-        ("With `--stuck`, each task is an object with the fields", Stuck(TASK, Why.SIGNAL, 1.0).as_dict()),
-        ("each dead letter is an object with the fields", dead_letter_fields(TASK)),
+        ("With `--json`, each task is an object with the fields", SUMMARIES.fields(TASK)),
+        ("With `--stuck`, each task is an object with the fields", STUCK.fields(Stuck(TASK, Why.SIGNAL, 1.0))),
+        ("each dead letter is an object with the fields", DEAD_LETTERS.fields(TASK)),
         ("each new task is an object with the fields", requeued_fields(RequeuedTask("t", "u", "agent"))),
         (
             "each webhook is an object with the fields",
-            command.delivery_fields(DELIVERY) | {"address": "", "givenUpAt": "", "due": ""},
+            DELIVERIES.fields(DELIVERY) | {"address": "", "givenUpAt": "", "due": ""},
         ),
     ],
     ids=["list", "stuck", "requeue", "requeued", "deliveries"],

@@ -13,7 +13,7 @@ import pytest
 from a2a.utils.errors import InternalError, InvalidParamsError
 
 from a2a_celery.cli.operator.stats import FleetReading, stats_fields, stats_lines
-from a2a_celery.cli.output import error_line, progress_bar, table, wrap_text
+from a2a_celery.cli.output import Column, Table, error_line, progress_bar, table, wrap_text
 from a2a_celery.client import RemoteError
 from a2a_celery.features.dead_letters.command import requeued_text
 from a2a_celery.features.dead_letters.requeue import RequeuedTask
@@ -110,6 +110,32 @@ def test_a_time_on_a_narrow_terminal_omits_the_current_date_or_year() -> None:
     assert [line[61:] for line in table(heading, [new, old], 76, times=times)] == [
         *("SINCE (UTC)", "02:38:04", "00-00 02:38:04")
     ]
+
+
+def test_a_table_prints_each_value_to_readers_scripts_or_both(capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    items = Table[str](
+        [
+            Column("NAME", "name", str),
+            Column("SIZE", "size", len, lambda name: f"{len(name)} characters"),
+            Column("SINCE (UTC)", "since", lambda _: now),
+            Column("", "begun", lambda _: now),
+            Column("NOTE", "", lambda _: ""),
+            Column("EMPTY", "empty", lambda _: None),
+        ],
+        sparse=["NOTE"],
+    )
+
+    assert list(items.lines(["report"], 35)) == [
+        "NAME    SIZE          SINCE (UTC)",
+        f"report  6 characters  {now:%H:%M:%S}",
+    ]
+    time = now.isoformat()
+    assert items.fields("report") == {"name": "report", "size": 6, "since": time, "begun": time, "empty": None}
+    items.print(["a", "b"], False, limit=1)
+    assert capsys.readouterr().out.splitlines()[-1] == "… more tasks exist: raise --limit"
+    items.print(["a", "b"], True, limit=1)
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_a_time_of_another_year_is_complete() -> None:

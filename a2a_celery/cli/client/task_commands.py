@@ -41,15 +41,13 @@ from ...client import AgentUnreachable, CallRefused, NotConnected, RemoteAgent, 
 from ...client.connection.transports import ANY_HOST, Credentials, CredentialsInterceptor, tenant_error
 from ...client.errors import translate_errors
 from ...errors import ConfigError
-from ...features.commands import TASK_VIEWS
 from ...lifecycle.json_values import INEXACT, inexact_place
 from ...lifecycle.outcomes import WORKER_LOST
 from ..app_loader import dev_url, load_a2a, unknown_agent
 from ..completion import complete_agent, complete_open_task
-from ..operator.cancel_all import with_cancel_all_option
-from ..operator.list_tasks import STORE_MODES, with_list_options
+from ..operator.list_tasks import STORE_OPTIONS, with_list_options
 from ..operator.selection import selecting
-from ..operator.stored_task import cancel_task, show_execution, show_task, tail_task, with_store_options
+from ..operator.stored_task import require_task, with_cancel_options, with_get_options, with_tail_options
 from ..options import with_options
 from ..output import STATE_PREFIX, TASKS, EventPrinter, error_line, print_task, printable
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
@@ -65,7 +63,7 @@ PAGE = 50
 PLAIN_JSON = {
     "get": "--tree or --execution",
     "cancel": "--all",
-    "list_": f"{', '.join(STORE_MODES[:-1])} or {STORE_MODES[-1]}",
+    "list_": f"{', '.join(STORE_OPTIONS[:-1])} or {STORE_OPTIONS[-1]}",
 }
 """Options with which ``--json`` prints objects that are not messages of A2A, by the name of the command's function."""
 
@@ -229,48 +227,48 @@ async def send(
 
 
 @click.command()
-@with_store_options(**{name: view.show for name, view in TASK_VIEWS.items()}, execution=show_execution, store=show_task)
+@with_get_options
 @client_command
-@click.argument("task", shell_complete=complete_open_task)
+@click.argument("task_id", metavar="TASK", shell_complete=complete_open_task)
 @_one_agent
 @_tenant
-async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
+async def get(gateway: Gateway, *, task_id: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its related tasks."""
-    name, _, stored_task = await gateway.find(task)
-    print_task(stored_task, as_lines, name)
-    if not as_lines and get_message_text(stored_task.status.message) == WORKER_LOST:
+    name, _, task = await gateway.find(task_id)
+    print_task(task, as_lines, name)
+    if not as_lines and get_message_text(task.status.message) == WORKER_LOST:
         click.echo("a2a requeue lists the tasks of lost workers that can run again")
 
 
 @click.command()
-@with_store_options(store=tail_task)
+@with_tail_options
 @client_command
-@click.argument("task", shell_complete=complete_open_task)
+@click.argument("task_id", metavar="TASK", shell_complete=complete_open_task)
 @_one_agent
 @_tenant
-async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
+async def tail(gateway: Gateway, *, task_id: str, as_lines: bool) -> None:
     """Show TASK and its events until it ends or pauses."""
-    name, card, _ = await gateway.find(task)
+    name, card, _ = await gateway.find(task_id)
     if not card.capabilities.streaming:
-        raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}")
+        raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task_id}")
     async with gateway.streaming_agent(card) as agent:
-        await _show_events(agent.follow(task), as_lines)
+        await _show_events(agent.follow(task_id), as_lines)
 
 
 @click.command()
-@with_cancel_all_option
-@with_store_options(store=cancel_task)
+@with_cancel_options
 @client_command
-@click.argument("task", required=False, shell_complete=complete_open_task)
+@click.argument("task_id", metavar="[TASK]", required=False, shell_complete=complete_open_task)
 @_one_agent
-async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
+async def cancel(gateway: Gateway, *, task_id: str | None, as_lines: bool) -> None:
     """Cancel TASK, or all open tasks with --all.
 
     TASK is shown when its agent has stopped. Without --store, TASK must be a task of the caller.
     """
-    _, card, _ = await gateway.find(task)
+    task_id = require_task(task_id)
+    _, card, _ = await gateway.find(task_id)
     async with gateway.agent(card) as client:
-        print_task(await client.cancel_task(CancelTaskRequest(id=task)), as_lines)
+        print_task(await client.cancel_task(CancelTaskRequest(id=task_id)), as_lines)
 
 
 @click.command(name="list")
@@ -287,20 +285,15 @@ async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, 
     """
     state_name = STATE_PREFIX + (state or "unspecified").upper()
     found_tasks: list[tuple[str, Task]] = []
-    more = False
     for name in gateway.agents:
-        tasks, has_more = await _newest(gateway, name, state_name, context_id or "", limit)
+        tasks = await _newest(gateway, name, state_name, context_id or "", limit + 1)
         found_tasks += [(name, task) for task in tasks]
-        more = more or has_more
     found_tasks.sort(key=lambda each: each[1].status.timestamp.ToNanoseconds(), reverse=True)
-    more = more or len(found_tasks) > limit
-    TASKS.print(found_tasks[:limit], as_lines)
-    if more and not as_lines:
-        click.echo("… more tasks exist: raise --limit")
+    TASKS.print(found_tasks, as_lines, limit=limit)
 
 
-async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limit: int) -> tuple[list[Task], bool]:
-    """Return the `limit` most recently changed tasks of an agent, and True if the agent has more tasks."""
+async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limit: int) -> list[Task]:
+    """Return the `limit` most recently changed tasks of an agent."""
     tasks: list[Task] = []
     token = ""
     async with gateway.agent(await gateway.card(name)) as client:
@@ -312,7 +305,7 @@ async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limi
             tasks += page.tasks
             token = page.next_page_token
             if not token or len(tasks) >= limit:
-                return tasks[:limit], bool(token)
+                return tasks
 
 
 async def _show_events(events: AsyncIterator[StreamResponse], as_lines: bool) -> Result:

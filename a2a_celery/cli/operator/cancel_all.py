@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from time import monotonic
 from typing import Any
@@ -22,19 +21,8 @@ from ...lifecycle.states import CANCELED, TERMINAL
 from ...operations.service import TaskService
 from ...store.admin.scan import open_tasks, read_states
 from ...store.tasks.replies import CanceledNow, CancelRequested
-from ..output import json_line, progress_bar
-from .selection import (
-    SUMMARIES,
-    Selection,
-    operator_store,
-    refuse_filters,
-    refuse_gateway_options,
-    run_on_service,
-    select,
-    selecting,
-    task_fields,
-    with_store_mode,
-)
+from ..output import Column, json_line, progress_bar
+from .selection import SUMMARIES, Selection, operator_store, run_on_service, select
 
 MOST_STOPPING = 100
 """Maximum number of agents that stop at the same time."""
@@ -45,50 +33,7 @@ within this time."""
 
 STATE_POLL_INTERVAL = 0.2
 
-DRY_RUN = replace(SUMMARIES, fields=lambda task: task_fields(task) | {"outcome": "dry-run"})
-
-ONLY_HERE = ("owner", "context_id", "state", "since", "until", "begun")
-
-
-def _choose(context: click.Context, values: dict[str, Any]) -> Callable[[], None] | None:
-    """Return the function that cancels all selected tasks, or None to cancel a single task."""
-    own = {name: values.pop(name) for name in ("yes", "dry_run", "most", "timeout")}
-    if not values.pop("everything"):
-        refuse_filters("--all", values, ONLY_HERE)
-        if any(value not in (None, False) for value in own.values()):
-            raise click.UsageError("--yes, --dry-run, --limit and --timeout need --all")
-        if values["task"] is None:
-            raise click.UsageError("Missing argument 'TASK': pass one, or --all and filters")
-        return None
-    if values["store"]:
-        raise click.UsageError("--store needs TASK: --all reads the store anyway")
-    if values["task"] is not None:
-        raise click.UsageError("pass a task, or --all and filters, but not both")
-    refuse_gateway_options(context, "--all", has_filters=True)
-    return partial(_cancel, context, Selection.from_options(values), as_lines=values["as_lines"], **own)
-
-
-with_cancel_all_option = with_store_mode(
-    _choose,
-    click.option(
-        "--all",
-        "everything",
-        is_flag=True,
-        help="Cancel the open tasks of all callers, for operators. Writes to A2A_STORE_URL; needs no gateway.",
-    ),
-    click.option("--yes", is_flag=True, help="With --all: do not ask for confirmation."),
-    click.option("--dry-run", is_flag=True, help="With --all: list the tasks, and cancel none."),
-    click.option("--limit", "most", type=click.IntRange(min=1), help="With --all: maximum number of tasks."),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        help="With --all: the time for each agent to stop. Default: the longest cancel_grace of all agents plus 5.",
-    ),
-    selecting("tenant", *ONLY_HERE),
-)
-"""Decorator that adds the option --all to ``cancel``."""
-
+DRY_RUN = replace(SUMMARIES, columns=[*SUMMARIES.columns, Column("", "outcome", lambda _: "dry-run")])
 
 Target = tuple[str, Scope, str]
 """Task to cancel: id, scope and id of its context."""
@@ -136,21 +81,25 @@ def _outcome(state: TaskState | None) -> str:
     return "canceled" if state == CANCELED else "ended" if state is None or state in TERMINAL else ""
 
 
-def _cancel(
+def cancel_all(
     context: click.Context,
-    selection: Selection,
     *,
+    task_id: str | None,
     as_lines: bool,
     yes: bool,
     dry_run: bool,
     most: int | None,
     timeout: float | None,
+    **filters: Any,
 ) -> None:
-    """Cancel the open tasks that match `selection`, or the first `most` of them.
+    """Cancel the open tasks that match `filters`, or the first `most` of them.
 
     The lists of open tasks are read twice, because the first reading misses a task that moves to a list that was
     already read.
     """
+    if task_id is not None:
+        raise click.UsageError("pass a task, or --all and filters, but not both")
+    selection = Selection(**filters)
     with operator_store(context, None) as (a2a, store, keys):
         tasks = select(a2a, selection, chain(open_tasks(store, keys), open_tasks(store, keys)), limit=most)
         by_agent = ", ".join(f"{n} of {agent}" for agent, n in Counter(task.agent for task in tasks).most_common())
@@ -167,12 +116,12 @@ def _cancel(
         by_id = {task.ref.task_id: task for task in tasks}
 
         async def cancel(service: TaskService) -> None:
-            targets = [(task_id, task.scope, task.context_id) for task_id, task in by_id.items()]
+            targets = [(task.ref.task_id, task.scope, task.context_id) for task in tasks]
             with progress_bar("Cancelling", 0 if as_lines else len(tasks)) as advance:
-                async for task_id, outcome in cancel_tasks(service, targets, wait):
-                    outcomes[task_id] = outcome
+                async for each, outcome in cancel_tasks(service, targets, wait):
+                    outcomes[each] = outcome
                     if as_lines:
-                        click.echo(json_line(task_fields(by_id[task_id]) | {"outcome": outcome}))
+                        click.echo(json_line(SUMMARIES.fields(by_id[each]) | {"outcome": outcome}))
                     advance(1)
 
         run_on_service(a2a, cancel)

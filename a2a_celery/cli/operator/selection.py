@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
 from typing import Any, TypeVar, cast
@@ -30,7 +30,7 @@ from ...store.blobs.blob_store import blobs_of
 from ..app_loader import load_configured_a2a, unknown_agent
 from ..completion import complete_agent
 from ..options import Decorator, with_options
-from ..output import STATE_PREFIX, Table, time_of, time_text
+from ..output import STATE_PREFIX, Column, Table, time_of
 
 T = TypeVar("T")
 
@@ -77,11 +77,6 @@ class Selection:
     until: datetime | None = None
     begun: datetime | None = None
 
-    @classmethod
-    def from_options(cls, options: dict[str, Any]) -> Selection:
-        """Remove the filters from the options of a command, and return them as a selection."""
-        return cls(**{f.name: options.pop(f.name, None) for f in fields(cls)})
-
     @property
     def scope(self) -> tuple[str | None, str | None, str | None]:
         return self.agent, self.tenant, self.owner
@@ -94,7 +89,7 @@ class Selection:
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """Bounds of the time at which a task entered its state, as arguments of `all_tasks`."""
+        """Bounds of the time at which a task entered its state, as arguments of `tasks_in`."""
         return {"not_before_us": _microseconds(self.since), "not_after_us": _microseconds(self.until)}
 
     def has_time(self, at: datetime) -> bool:
@@ -166,91 +161,86 @@ def select(
     return list(selected.values())
 
 
-def task_fields(task: TaskSummary) -> dict[str, Any]:
-    """Return a task as a JSON object for scripts, without its messages and artifacts."""
-    return {
-        "task": task.ref.task_id,
-        "agent": task.agent,
-        "tenant": task.scope.tenant,
-        "owner": task.scope.owner,
-        "contextId": task.context_id,
-        "state": state_name(task.state),
-        "since": time_of(task.since_us).isoformat(),
-        "begun": time_of(task.claimed_us).isoformat() if task.claimed_us else None,
-        "run": task.ref.run,
-        "attempt": task.attempt,
-        "worker": worker_of(task.runner) or None,
-        "process": process_of(task.runner) or None,
-        "reason": task.reason,
-        "reference": task.reference or None,
-        "deadLetter": task.is_resubmittable,
-    }
+def _reason_text(task: TaskSummary) -> str:
+    return ", ".join(filter(None, (task.reason, "dead letter" * task.is_resubmittable)))
 
 
 SUMMARIES = Table[TaskSummary](
-    {
-        "TASK": lambda task: task.ref.task_id,
-        "STATE": lambda task: state_name(task.state),
-        "AGENT": lambda task: task.agent,
-        "SINCE (UTC)": lambda task: time_text(time_of(task.since_us)),
-        "REASON": lambda task: ", ".join(filter(None, (task.reason, "dead letter" * task.is_resubmittable))),
-        "REFERENCE": lambda task: task.reference,
-        "TENANT": lambda task: task.scope.tenant,
-        "OWNER": lambda task: task.scope.owner,
-        "CONTEXT": lambda task: task.context_id,
-    },
-    task_fields,
+    [
+        Column("TASK", "task", lambda task: task.ref.task_id),
+        Column("STATE", "state", lambda task: state_name(task.state)),
+        Column("AGENT", "agent", lambda task: task.agent),
+        Column("SINCE (UTC)", "since", lambda task: time_of(task.since_us)),
+        Column("", "begun", lambda task: time_of(task.claimed_us) if task.claimed_us else None),
+        Column("", "run", lambda task: task.ref.run),
+        Column("", "attempt", lambda task: task.attempt),
+        Column("", "worker", lambda task: worker_of(task.runner) or None),
+        Column("", "process", lambda task: process_of(task.runner) or None),
+        Column("REASON", "reason", lambda task: task.reason, _reason_text),
+        Column("", "deadLetter", lambda task: task.is_resubmittable),
+        Column("REFERENCE", "reference", lambda task: task.reference or None),
+        Column("TENANT", "tenant", lambda task: task.scope.tenant),
+        Column("OWNER", "owner", lambda task: task.scope.owner),
+        Column("CONTEXT", "contextId", lambda task: task.context_id),
+    ],
     sparse=["REASON", "REFERENCE", "TENANT", "OWNER"],
     optional=["CONTEXT"],
-    times=["SINCE (UTC)"],
 )
 
 
-def with_store_mode(
-    choose: Callable[[click.Context, dict[str, Any]], Callable[[], None] | None], *options: Decorator
+StoreMode = Callable[..., None]
+"""Function that a client command calls to use the store. It receives the context of the command, the value of the
+option that selects it unless the option is a flag, and the values of the options that apply to it, by name."""
+
+
+def with_store_modes(
+    modes: Mapping[str, StoreMode], *options: Decorator, used_by: Mapping[str, Collection[str]], general: str = ""
 ) -> Decorator:
-    """Return a decorator that adds options to a command. With some of the options, the command uses the store instead
-    of a gateway.
+    """Return a decorator that adds options to a client command. With the options of `modes`, the command uses the store
+    instead of a gateway.
+
+    `GATEWAY_OPTIONS` on the command line are refused with these options. Variables such as ``A2A_BEARER_FILE`` are
+    ignored, because other commands in the same shell use them.
 
     Args:
-        choose: Function that receives the context and the values of all options, and removes the values that the
-            command does not know. It returns a function to call instead of the command, or None to call the command.
+        modes: Functions to call instead of the command, by the parameter whose option selects them.
         options: Options, in the order of the command's help.
+        used_by: Modes that use a parameter, for parameters that not all modes use. "" stands for the gateway.
+        general: Mode that another mode may be combined with, and that the other mode then replaces.
     """
+    usable = dict.fromkeys(GATEWAY_OPTIONS, ("",)) | dict(used_by)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def run(context: click.Context, /, **values: Any) -> Any:
-            action = choose(context, values)
-            return command(**values) if action is None else action()
+            chosen = {name: value for name in modes if (value := values.pop(name)) not in (None, False)}
+            if len(chosen) > 1:
+                chosen.pop(general, None)
+            if len(chosen) > 1:
+                raise click.UsageError(f"{' and '.join(_flags(context, chosen))} exclude each other")
+            mode = next(iter(chosen), "")
+            for name, users in usable.items():
+                if mode in users:
+                    continue
+                del values[name]
+                if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                    [flag] = _flags(context, [name])
+                    if "" in users:
+                        text = f"{_flags(context, chosen)[0]} reads the store, not a gateway: leave out {flag}"
+                        raise click.UsageError(text)
+                    raise click.UsageError(f"{flag} needs {' or '.join(_flags(context, users))}")
+            if not mode:
+                return command(**values)
+            return modes[mode](context, *(value for value in chosen.values() if value is not True), **values)
 
         return with_options(*options)(click.pass_context(update_wrapper(run, command)))
 
     return decorate
 
 
-def refuse_gateway_options(context: click.Context, mode: str, *, has_filters: bool = False) -> None:
-    """Refuse options that apply only to a gateway. Variables such as ``A2A_BEARER_FILE`` are allowed, because other
-    commands in the same shell use them. If `has_filters` is True, --tenant is a filter and is also allowed.
-
-    Raises:
-        click.UsageError: One of the gateway options is on the command line.
-    """
-    for name in (*GATEWAY_OPTIONS, *(() if has_filters else ("tenant",))):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{mode} reads the store, not a gateway: leave out --{name.replace('_', '-')}")
-
-
-def refuse_filters(mode: str, values: dict[str, Any], names: Iterable[str]) -> None:
-    """Remove the filters `names`, which are valid only with `mode`, from the values of a command's options.
-
-    Raises:
-        click.UsageError: One of the filters is set.
-    """
-    for name in names:
-        if values.pop(name) is not None:
-            raise click.UsageError(
-                f"--{name.removesuffix('_id')} needs {mode}: a gateway shows only the caller's own tasks"
-            )
+def _flags(context: click.Context, names: Iterable[str]) -> list[str]:
+    """Return the options of parameters, such as "--bearer-file"."""
+    options = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
+    return [options[name] for name in names]
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from threading import Event
 from typing import Any
 
 import click
@@ -14,13 +13,12 @@ from a2a.types import TaskState
 
 from ...client import state_name
 from ...features.metrics import FeatureMetrics, read_feature_metrics
-from ...lifecycle.states import TERMINAL
 from ...store import Keys, SyncStore
 from ...store.admin.metrics import FleetMetrics, read_metrics
 from ...store.admin.scan import open_tasks
 from ...store.admin.usage import StoreUsage, usage
 from ..completion import complete_agent
-from ..output import duration, json_line, json_object, shown_size, table, time_of, wrap_text
+from ..output import duration, json_line, json_object, repeat, shown_size, table, time_of, wrap_text
 from .selection import operator_store, require_agent
 
 EVERY = 2.0
@@ -49,23 +47,13 @@ class FleetReading:
     def time(self) -> datetime:
         return time_of(self.counted.now_us)
 
-    def agents(self, names: Iterable[str]) -> list[str]:
-        """Return `names` and the names of all other agents that have metrics."""
-        return list(dict.fromkeys([*names, *(name for _, name, _ in self.counted.counts)]))
-
-    def end_count(self, agent: str | None = None, *states: int) -> int:
-        """Return the number of tasks that ended in `states`, or in any state, for `agent` or for all agents."""
-        labels = {str(int(state)) for state in states or TERMINAL}
-        counts = self.counted.counted("ended").items()
-        return sum(n for (name, state), n in counts if agent in (None, name) and state in labels)
-
     def agent_fields(self, agent: str) -> dict[str, Any]:
         """Return the metrics of an agent as JSON. Lost runs are counted by outcome."""
         seconds = self.counted.oldest.get(agent)
         return {
             "oldestWaitingSeconds": None if seconds is None else round(seconds, 3),
-            "ended": {state_name(state).lower(): self.end_count(agent, state) for state in sorted(TERMINAL)},
-            "lost": {outcome: n for (name, outcome), n in self.counted.counted("lost").items() if name == agent},
+            "ended": {state_name(state).lower(): count for state, count in self.counted.ended(agent).items()},
+            "lost": self.counted.lost(agent),
         }
 
     def run_fields(self) -> dict[str, Any]:
@@ -168,19 +156,16 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
     created.
     """
     with operator_store(context, None) as (a2a, store, keys):
-        try:
-            while True:
-                reading = FleetReading.of(store, keys)
-                open_counts = Counter((task.agent, task.state) for task in open_tasks(store, keys))
-                names = dict.fromkeys([*reading.agents(a2a.agents), *(name for name, _ in open_counts)])
-                selected_names = [name for name in names if agent in (None, name)]
-                require_agent(a2a, agent, has_tasks=bool(selected_names))
-                fields = stats_fields(reading, usage(store, keys), open_counts, selected_names)
-                if watch is not None and not as_lines:
-                    click.clear()
-                click.echo(json_line(fields) if as_lines else "\n".join(stats_lines(fields, agent)))
-                if watch is None:
-                    return
-                Event().wait(watch)
-        except KeyboardInterrupt:
-            return
+
+        def show() -> None:
+            reading = FleetReading.of(store, keys)
+            open_counts = Counter((task.agent, task.state) for task in open_tasks(store, keys))
+            names = dict.fromkeys([*reading.counted.agents(a2a.agents), *(name for name, _ in open_counts)])
+            selected_names = [name for name in names if agent in (None, name)]
+            require_agent(a2a, agent, has_tasks=bool(selected_names))
+            fields = stats_fields(reading, usage(store, keys), open_counts, selected_names)
+            if watch is not None and not as_lines:
+                click.clear()
+            click.echo(json_line(fields) if as_lines else "\n".join(stats_lines(fields, agent)))
+
+        repeat(show, watch)

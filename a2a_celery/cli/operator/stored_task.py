@@ -6,10 +6,8 @@ A gateway with authentication shows a task only to its owner, and an operator do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
-from typing import Any
 
 import click
 from a2a.types import StreamResponse, Task
@@ -30,45 +28,26 @@ from ...store.runs.release import Activities, read_activities
 from ...store.tasks.commands import read_task
 from ...submission import Submissions
 from ..options import Decorator
-from ..output import EventPrinter, Table, duration, print_task, printable
-from .cancel_all import BEYOND_GRACE, cancel_tasks
-from .selection import missing_task, operator_store, refuse_gateway_options, run_on_service, with_store_mode
-
-StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
-"""Function that receives the context of a command, the id of a task, its agent or None, and True for JSON."""
-
-HELP = {
-    "store": "Use the task of any caller, for operators.",
-    "execution": "Show the activities of its runs: state, time, duration and worker.",
-    **{name: view.help for name, view in TASK_VIEWS.items()},
-}
-"""Help of each option of `with_store_options`."""
+from ..output import Column, EventPrinter, Table, duration, print_task, printable
+from .cancel_all import BEYOND_GRACE, cancel_all, cancel_tasks
+from .selection import missing_task, operator_store, run_on_service, selecting, with_store_modes
 
 UNKNOWN_DURATION = "lost"
 """Text that is shown as the duration of an activity if the next activity was not recorded."""
 
 
-def with_store_options(**functions: StoredTaskCommand) -> Decorator:
-    """Return a decorator that adds an option to a command for each of `functions`. With this option, the command calls
-    the function instead of a gateway."""
+def require_task(task_id: str | None) -> str:
+    """Return the argument TASK of ``cancel``, which only --all does not need.
 
-    def choose(context: click.Context, values: dict[str, Any]) -> Callable[[], None] | None:
-        chosen = [name for name in functions if values.pop(name)]
-        if not chosen:
-            return None
-        if len(chosen) > 1:
-            raise click.UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
-        refuse_gateway_options(context, f"--{chosen[0]}")
-        return partial(functions[chosen[0]], context, values["task"], values["agent"], values["as_lines"])
-
-    options = [
-        click.option(f"--{name}", is_flag=True, help=f"{HELP[name]} Reads A2A_STORE_URL; needs no gateway.")
-        for name in functions
-    ]
-    return with_store_mode(choose, *options)
+    Raises:
+        click.UsageError: There is no argument.
+    """
+    if task_id is None:
+        raise click.UsageError("Missing argument 'TASK': pass one, or --all and filters")
+    return task_id
 
 
-def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+def show_task(context: click.Context, *, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Print a task from the store, and the notes of features about it."""
     with operator_store(context, agent) as (a2a, store, keys):
         task, activities = _read(a2a, store, keys, task_id, agent)
@@ -80,7 +59,7 @@ def show_task(context: click.Context, task_id: str, agent: str | None, as_lines:
                 click.echo(line)
 
 
-def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+def tail_task(context: click.Context, *, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Show a task and its events until the task ends or pauses."""
     with operator_store(context, agent) as (a2a, store, keys):
         scope = _read(a2a, store, keys, task_id, agent)[1].scope
@@ -98,8 +77,9 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
             printer.end_line()
 
 
-def cancel_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+def cancel_task(context: click.Context, *, task_id: str | None, agent: str | None, as_lines: bool) -> None:
     """Cancel a task as its client would, and show the task when its agent has stopped or the timeout has passed."""
+    task_id = require_task(task_id)
     with operator_store(context, agent) as (a2a, store, keys):
         task, activities = _read(a2a, store, keys, task_id, agent)
         if task.status.state in TERMINAL:
@@ -137,25 +117,6 @@ def _read(a2a: A2A, store: SyncStore, keys: Keys, task_id: str, agent: str | Non
     return snapshot[0], activities
 
 
-def _activity_fields(duration_of: ActivityDuration, task_id: str, agent: str) -> dict[str, Any]:
-    activity, transition, seconds = duration_of.activity, duration_of.activity.transition, duration_of.seconds
-    return {
-        "task": task_id,
-        "agent": agent,
-        "run": activity.run,
-        "attempt": activity.attempt,
-        "worker": worker_of(activity.runner),
-        "process": process_of(activity.runner),
-        "number": transition.number,
-        "from": transition.before,
-        "state": transition.after,
-        "at": transition.at.isoformat(),
-        "seconds": None if seconds is None else round(seconds, 6),
-        "open": duration_of.open,
-        "detail": dict(transition.detail),
-    }
-
-
 def _how_long(duration_of: ActivityDuration) -> str:
     if duration_of.seconds is None:
         return "-" if duration_of.activity.transition.after in ENDS else UNKNOWN_DURATION
@@ -163,18 +124,35 @@ def _how_long(duration_of: ActivityDuration) -> str:
     return f"{text} so far" if duration_of.open else text
 
 
-ACTIVITY_COLUMNS: Mapping[str, Callable[[ActivityDuration], str]] = {
-    "RUN": lambda duration_of: str(duration_of.activity.run),
-    "ATTEMPT": lambda duration_of: str(duration_of.activity.attempt),
-    "STATE": lambda duration_of: duration_of.activity.transition.after,
-    "WHEN": lambda duration_of: f"{duration_of.activity.transition.at:%Y-%m-%d %H:%M:%S.%f}"[:-3],
-    "FOR": _how_long,
-    "WHAT": lambda duration_of: ", ".join(f"{k} {v}" for k, v in duration_of.activity.transition.detail.items()),
-    "WORKER": lambda duration_of: worker_of(duration_of.activity.runner),
-}
+def _activities_table(task_id: str, agent: str) -> Table[ActivityDuration]:
+    return Table(
+        [
+            Column("", "task", lambda _: task_id),
+            Column("", "agent", lambda _: agent),
+            Column("RUN", "run", lambda each: each.activity.run),
+            Column("ATTEMPT", "attempt", lambda each: each.activity.attempt),
+            Column("", "process", lambda each: process_of(each.activity.runner)),
+            Column("", "number", lambda each: each.activity.transition.number),
+            Column("", "from", lambda each: each.activity.transition.before),
+            Column("STATE", "state", lambda each: each.activity.transition.after),
+            Column("WHEN", "at", lambda each: each.activity.transition.at, _millisecond),
+            Column("FOR", "seconds", lambda each: None if each.seconds is None else round(each.seconds, 6), _how_long),
+            Column("", "open", lambda each: each.open),
+            Column("WHAT", "detail", lambda each: dict(each.activity.transition.detail), _detail_text),
+            Column("WORKER", "worker", lambda each: worker_of(each.activity.runner)),
+        ]
+    )
 
 
-def show_execution(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+def _millisecond(duration_of: ActivityDuration) -> str:
+    return f"{duration_of.activity.transition.at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def _detail_text(duration_of: ActivityDuration) -> str:
+    return ", ".join(f"{name} {value}" for name, value in duration_of.activity.transition.detail.items())
+
+
+def show_execution(context: click.Context, *, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Print the activities of a task's runs."""
     with operator_store(context, agent) as (a2a, store, keys):
         activities = store.run(read_activities(keys, task_id))
@@ -185,6 +163,56 @@ def show_execution(context: click.Context, task_id: str, agent: str | None, as_l
         of_agent, state = f"{activities.agent}{version}", state_name(activities.state)
         heading = f"task {task_id} ({of_agent}, context {activities.context_id}): {state}"
         click.echo(printable(heading))
-    table = Table(ACTIVITY_COLUMNS, partial(_activity_fields, task_id=task_id, agent=activities.agent), times=["WHEN"])
     empty = "no activity is recorded yet: no run has begun, or one has just begun"
-    table.print(list(activity_durations(activities)), as_lines, empty)
+    _activities_table(task_id, activities.agent).print(list(activity_durations(activities)), as_lines, empty)
+
+
+def _option(name: str, text: str) -> Decorator:
+    return click.option(f"--{name}", is_flag=True, help=f"{text} Reads A2A_STORE_URL; needs no gateway.")
+
+
+_store_option = _option("store", "Use the task of any caller, for operators.")
+
+with_get_options = with_store_modes(
+    {
+        **{name: view.show for name, view in TASK_VIEWS.items()},
+        "execution": show_execution,
+        "store": show_task,
+    },
+    *(_option(name, view.help) for name, view in TASK_VIEWS.items()),
+    _option("execution", "Show the activities of its runs: state, time, duration and worker."),
+    _store_option,
+    used_by={"tenant": [""]},
+)
+"""Decorator that adds the options --store, --execution and the views of features to ``get``."""
+
+with_tail_options = with_store_modes({"store": tail_task}, _store_option, used_by={"tenant": [""]})
+"""Decorator that adds the option --store to ``tail``."""
+
+FILTERS = ("owner", "context_id", "state", "since", "until", "begun")
+
+with_cancel_options = with_store_modes(
+    {"everything": cancel_all, "store": cancel_task},
+    click.option(
+        "--all",
+        "everything",
+        is_flag=True,
+        help="Cancel the open tasks of all callers, for operators. Writes to A2A_STORE_URL; needs no gateway.",
+    ),
+    click.option("--yes", is_flag=True, help="With --all: do not ask for confirmation."),
+    click.option("--dry-run", is_flag=True, help="With --all: list the tasks, and cancel none."),
+    click.option("--limit", "most", type=click.IntRange(min=1), help="With --all: maximum number of tasks."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="With --all: the time for each agent to stop. Default: the longest cancel_grace of all agents plus 5.",
+    ),
+    selecting("tenant", *FILTERS),
+    _store_option,
+    used_by={
+        **dict.fromkeys(("yes", "dry_run", "most", "timeout", *FILTERS), ("everything",)),
+        "tenant": ("", "everything"),
+    },
+)
+"""Decorator that adds the options --all and --store to ``cancel``."""

@@ -13,11 +13,12 @@ from typing import Any
 
 import click
 
-from ...lifecycle.execution import worker_of
+from ...client import state_name
+from ...lifecycle.execution import process_of, worker_of
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, list_summaries
-from ..output import Table, duration
-from .selection import Selection, operator_store, require_agent, task_fields
+from ..output import Column, Table, duration
+from .selection import Selection, operator_store, require_agent
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0
@@ -68,24 +69,21 @@ class Stuck:
             return self.why.text
         return f"{self.why.text}, published again {count} {'time' if count == 1 else 'times'}"
 
-    def as_dict(self) -> dict[str, Any]:
-        fields = task_fields(self.task)
-        beginning = {name: fields[name] for name in ("task", "agent", "contextId", "state")}
-        wait = {"why": self.why.code, "seconds": round(self.seconds, 3)}
-        run = {name: fields[name] for name in ("run", "attempt", "worker", "process")}
-        return beginning | wait | run | {"publishedAgain": self.task.republish_count}
 
-
-TABLE = Table[Stuck](
-    {
-        "TASK": lambda stuck: stuck.task.ref.task_id,
-        "AGENT": lambda stuck: stuck.task.agent,
-        "RUN": lambda stuck: str(stuck.task.ref.run),
-        "FOR": lambda stuck: duration(stuck.seconds),
-        "WORKER": lambda stuck: worker_of(stuck.task.runner),
-        "WHY": lambda stuck: stuck.reason,
-    },
-    Stuck.as_dict,
+STUCK = Table[Stuck](
+    [
+        Column("TASK", "task", lambda stuck: stuck.task.ref.task_id),
+        Column("AGENT", "agent", lambda stuck: stuck.task.agent),
+        Column("", "contextId", lambda stuck: stuck.task.context_id),
+        Column("", "state", lambda stuck: state_name(stuck.task.state)),
+        Column("RUN", "run", lambda stuck: stuck.task.ref.run),
+        Column("", "attempt", lambda stuck: stuck.task.attempt),
+        Column("FOR", "seconds", lambda stuck: round(stuck.seconds, 3), lambda stuck: duration(stuck.seconds)),
+        Column("WORKER", "worker", lambda stuck: worker_of(stuck.task.runner) or None),
+        Column("", "process", lambda stuck: process_of(stuck.task.runner) or None),
+        Column("WHY", "why", lambda stuck: stuck.why.code, lambda stuck: stuck.reason),
+        Column("", "publishedAgain", lambda stuck: stuck.task.republish_count),
+    ]
 )
 
 
@@ -121,19 +119,19 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
 
 
 def list_stuck(
-    context: click.Context, selection: Selection, limit: int, as_lines: bool, *, older_than: float | None
+    context: click.Context, *, limit: int, as_lines: bool, older_than: float | None, state: str | None, **filters: Any
 ) -> None:
     """Print the tasks that have waited for longer than `older_than` seconds, or `OLDER_THAN`, longest wait first."""
+    if state is not None:
+        raise click.UsageError("--stuck selects the states itself: leave out --state")
     seconds = OLDER_THAN if older_than is None else older_than
+    selection = Selection(**filters)
     with operator_store(context, None) as (a2a, store, keys):
         tasks = [stuck for stuck in stuck_tasks(store, keys, seconds) if stuck.task in selection]
         require_agent(a2a, selection.agent, has_tasks=bool(tasks))
     tasks.sort(key=lambda stuck: stuck.seconds, reverse=True)
-    TABLE.print(tasks[:limit], as_lines, f"nothing is stuck: no task has waited for longer than {duration(seconds)}")
-    if as_lines:
-        return
-    if len(tasks) > limit:
-        click.echo(f"… {len(tasks) - limit} more tasks: raise --limit")
-    causes = {stuck.why for stuck in tasks[:limit]}
+    empty = f"nothing is stuck: no task has waited for longer than {duration(seconds)}"
+    STUCK.print(tasks, as_lines, empty, limit=limit)
+    causes = set() if as_lines else {stuck.why for stuck in tasks[:limit]}
     for cause in filter(causes.__contains__, Why):
         click.echo(f"{cause.text}: {cause.remedy}")

@@ -10,12 +10,13 @@ import termios
 import tty
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Event, Thread
 from typing import Any
 
 import click
+from a2a.types import TaskState
 from celery import Celery
 
 from ...client import state_name
@@ -27,7 +28,7 @@ from ...store import SyncStore
 from ...store.admin.start_check import server_of
 from ...store.admin.usage import Memory, read_memory
 from ..doctor.broker_server import require_broker
-from ..output import duration, json_line, json_object, shown_size, table, time_text, truncate_text
+from ..output import Column, Table, duration, json_line, repeat, shown_size, table, time_text, truncate_text
 from .drain import deployment_of
 from .selection import operator_store
 from .stats import FleetReading, oldest_text
@@ -54,7 +55,6 @@ SCREEN, RESTORE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 AGENT_HEADING = ("AGENT", "ENDED/S", "FAILED/S", "OLDEST", "COMPLETED", "FAILED", "CANCELED", "LOST")
-WORKER_HEADING = ("WORKER", "STATE", "ACTIVE", "PREFETCHED", "OTHER", "QUEUES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,19 @@ class WorkerLoad:
         numbers = (reply["slots"], reply["active"], reply["prefetched"], reply["others"])
         return cls(name, state, *numbers, tuple(reply["queues"]), reply_time)
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells under `WORKER_HEADING`."""
-        counts = (f"{self.active} of {self.slots}", str(self.prefetched), str(self.other_tasks))
-        return (self.worker, self.state, *counts, " ".join(self.queues))
+
+WORKERS = Table[WorkerLoad](
+    [
+        Column("WORKER", "worker", lambda load: load.worker),
+        Column("STATE", "state", lambda load: load.state),
+        Column("", "slots", lambda load: load.slots),
+        Column("ACTIVE", "active", lambda load: load.active, lambda load: f"{load.active} of {load.slots}"),
+        Column("PREFETCHED", "prefetched", lambda load: load.prefetched),
+        Column("OTHER", "otherTasks", lambda load: load.other_tasks),
+        Column("QUEUES", "queues", lambda load: load.queues, lambda load: " ".join(load.queues)),
+    ],
+    fixed=["WORKER", "STATE", "ACTIVE", "PREFETCHED", "OTHER", "QUEUES"],
+)
 
 
 class WorkerLoads:
@@ -174,14 +183,14 @@ class View:
                 "givenUpPerSecond": self._posts_per_second("given_up"),
             },
             "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
-            "workers": [json_object(worker, without="reply_time") for worker in self.workers],
+            "workers": list(map(WORKERS.fields, self.workers)),
         }
 
     def lines(self, width: int, height: int) -> list[str]:
         """Return the view as at most `height` lines of at most `width` characters."""
         fields = self.fields()
         summary = [*self._summary(fields), ""]
-        of_workers = list(table(WORKER_HEADING, map(WorkerLoad.cells, self.workers), width, fixed=WORKER_HEADING))
+        of_workers = list(WORKERS.lines(self.workers, width))
         if not self.workers:
             of_workers[1:] = [self.error or "no worker replies"]
         agents: Mapping[str, Any] = fields["agents"]
@@ -212,9 +221,10 @@ class View:
         seconds = (self.now.time - self.before.time).total_seconds()
         return round(more / seconds, 2) if seconds > 0 else 0.0
 
-    def _rate(self, agent: str | None, *states: int) -> float:
+    def _rate(self, agent: str | None, *states: TaskState) -> float:
         """Return the number of tasks per second that ended in `states`, or in any state, for `agent` or all agents."""
-        return self._per_second(self.now.end_count(agent, *states) - self.before.end_count(agent, *states))
+        now, before = self.now.counted.ended(agent), self.before.counted.ended(agent)
+        return self._per_second(sum(now[state] - before[state] for state in states or TERMINAL))
 
     def _posts_per_second(self, outcome: str) -> float:
         return self._per_second(getattr(self.now.posts, outcome) - getattr(self.before.posts, outcome))
@@ -252,7 +262,7 @@ class Views:
         now, memory = self._read()
         self._readings.append(now)
         workers = list(self._loads.latest.values())
-        return View(now, self._readings[0], memory, now.agents(self._agents), workers, self._loads.error)
+        return View(now, self._readings[0], memory, now.counted.agents(self._agents), workers, self._loads.error)
 
 
 @click.command()
@@ -278,21 +288,11 @@ def top(context: click.Context, once: bool, as_lines: bool) -> None:
             click.echo(json_line(view.fields()) if as_lines else "\n".join(view.lines(*_size())))
             return
         loads.start()
-        try:
-            if as_lines:
-                print_views(views)
-            else:
-                with keyboard() as wait:
-                    show_views(views, wait)
-        except KeyboardInterrupt:
-            return
-
-
-def print_views(views: Views) -> None:
-    """Print a line of JSON each second."""
-    while True:
-        click.echo(json_line(views.next().fields()))
-        Event().wait(INTERVAL)
+        if as_lines:
+            repeat(lambda: click.echo(json_line(views.next().fields())), INTERVAL)
+        else:
+            with suppress(KeyboardInterrupt), keyboard() as wait:
+                show_views(views, wait)
 
 
 def show_views(views: Views, wait: Callable[[float], str | None]) -> None:

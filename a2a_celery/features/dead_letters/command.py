@@ -10,7 +10,7 @@ import click
 
 from ...cli.completion import task_completer
 from ...cli.operator.selection import Selection, operator_store, run_on_service, select, selecting
-from ...cli.output import Table, json_line, time_of, time_text, wrap_text
+from ...cli.output import Column, Table, json_line, time_of, wrap_text
 from ...lifecycle.refusals import Refusal
 from ...operations.service import TaskService
 from ...store.admin.scan import TaskSummary, list_summaries
@@ -39,7 +39,7 @@ def command(
     limit: int | None,
     from_start: bool,
     as_lines: bool,
-    **options: Any,
+    **filters: Any,
 ) -> None:
     """Requeue tasks whose worker was lost, or list them.
 
@@ -47,7 +47,7 @@ def command(
     agent's code did not fit the durable steps that it had recorded. Requeuing sends the message of a dead letter again,
     as a new task of the same caller in the same context. The old task stays FAILED, and the new task refers to it.
     """
-    selection = Selection.from_options(options)
+    selection = Selection(**filters)
     if from_start and not (tasks or everything):
         raise click.UsageError("--from-start needs TASKs or --all")
     if tasks and (everything or limit is not None or selection != Selection()):
@@ -102,29 +102,21 @@ def requeued_text(requeued: RequeuedTask) -> str:
     return wrap_text(f"{requeued.dead} → {requeued.task_id}{text}")
 
 
-def dead_letter_fields(summary: TaskSummary) -> dict[str, Any]:
-    """Return a dead letter as a JSON object for scripts."""
-    return {
-        "task": summary.ref.task_id,
-        "agent": summary.agent,
-        "tenant": summary.scope.tenant,
-        "owner": summary.scope.owner,
-        "attempts": summary.attempt,
-        "maxAttempts": summary.max_attempts,
-        "failedAt": f"{time_of(summary.since_us):%Y-%m-%dT%H:%M:%SZ}",
-        "contextId": summary.context_id,
-    }
+def _attempts_text(summary: TaskSummary) -> str:
+    return f"{summary.attempt}" + f" of {summary.max_attempts}" * bool(summary.max_attempts)
 
 
 DEAD_LETTERS = Table[TaskSummary](
-    {
-        "TASK": lambda summary: summary.ref.task_id,
-        "AGENT": lambda summary: summary.agent,
-        "ATTEMPTS": lambda summary: f"{summary.attempt}" + f" of {summary.max_attempts}" * bool(summary.max_attempts),
-        "FAILED (UTC)": lambda summary: time_text(time_of(summary.since_us)),
-        "CONTEXT": lambda summary: summary.context_id,
-    },
-    dead_letter_fields,
+    [
+        Column("TASK", "task", lambda summary: summary.ref.task_id),
+        Column("AGENT", "agent", lambda summary: summary.agent),
+        Column("", "tenant", lambda summary: summary.scope.tenant),
+        Column("", "owner", lambda summary: summary.scope.owner),
+        Column("ATTEMPTS", "attempts", lambda summary: summary.attempt, _attempts_text),
+        Column("", "maxAttempts", lambda summary: summary.max_attempts),
+        Column("FAILED (UTC)", "", lambda summary: time_of(summary.since_us)),
+        Column("", "failedAt", lambda summary: f"{time_of(summary.since_us):%Y-%m-%dT%H:%M:%SZ}"),
+        Column("CONTEXT", "contextId", lambda summary: summary.context_id),
+    ],
     optional=["CONTEXT"],
-    times=["FAILED (UTC)"],
 )

@@ -40,7 +40,7 @@ def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, st
         pending += [(depth + 1, task.task_id, child) for child in reversed(children)]
 
 
-def show_tree(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
+def show_tree(context: click.Context, *, task_id: str, agent: str | None, as_lines: bool) -> None:
     """Print a task with its ancestors and descendants."""
     with operator_store(context, agent) as (a2a, store, keys):
         family = store.run(read_family(keys, None, task_id))

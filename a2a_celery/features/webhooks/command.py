@@ -9,7 +9,7 @@ import click
 from ...cli.completion import complete_agent
 from ...cli.operator.selection import operator_store, require_agent
 from ...cli.options import with_options
-from ...cli.output import Table, duration, json_line, printable, time_of
+from ...cli.output import Column, Table, duration, json_line, printable, time_of
 from ...store import Keys, SyncStore
 from . import deliveries as lines
 from .deliveries import Attempt, Delivery, read_delivery, reason_of, replay_delivery
@@ -163,15 +163,15 @@ def _iso(at_us: int) -> str:
 
 
 DELIVERIES = Table[Delivery](
-    {
-        "TASK": lambda delivery: delivery.task_id,
-        "WEBHOOK": lambda delivery: delivery.config_id,
-        "STATE": lambda delivery: delivery.state,
-        "EVENTS": lambda delivery: f"{delivery.delivered} of {delivery.version}",
-        "TRIES": lambda delivery: str(delivery.failures),
-        "NEXT": _due_time,
-        "WHY": lambda delivery: " ".join(reason_of(delivery.failure).split()),
-    },
-    delivery_fields,
+    [
+        Column("TASK", "", lambda delivery: delivery.task_id),
+        Column("WEBHOOK", "", lambda delivery: delivery.config_id),
+        Column("STATE", "", lambda delivery: delivery.state),
+        Column("EVENTS", "", lambda delivery: f"{delivery.delivered} of {delivery.version}"),
+        Column("TRIES", "", lambda delivery: delivery.failures),
+        Column("NEXT", "", _due_time),
+        Column("WHY", "", lambda delivery: " ".join(reason_of(delivery.failure).split())),
+    ],
+    fields_of=delivery_fields,
     fixed=["WEBHOOK"],
 )

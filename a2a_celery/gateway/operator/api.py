@@ -95,8 +95,8 @@ class OperatorApi:
             OperatorRoute("POST", "/tasks/{id}:cancel", "OperatorCancelTask", cancel_task),
             OperatorRoute("POST", "/tasks/{id}:signal", "OperatorSignal", signal_task),
             OperatorRoute("GET", "/workers", "OperatorListWorkers", self.workers),
-            OperatorRoute("POST", "/workers/{name:path}:drain", "OperatorDrain", self.drain),
-            OperatorRoute("POST", "/workers/{name:path}:undrain", "OperatorUndrain", self.undrain),
+            OperatorRoute("POST", "/workers/{name:path}:drain", "OperatorDrain", self._workers.drain),
+            OperatorRoute("POST", "/workers/{name:path}:undrain", "OperatorUndrain", self._workers.undrain),
             *OPERATOR_ROUTES,
         ]
         return [Route(PATH + route.path, self._endpoint(route), methods=[route.method]) for route in operations]
@@ -156,11 +156,3 @@ class OperatorApi:
             "watchers": sorted(watching),
             "queues": {name: queue_of(self._app, agent) for name, agent in self._agents.items()},
         }
-
-    async def drain(self, request: OperatorRequest) -> dict[str, Any]:
-        """Take the worker in the path of `request` out of service."""
-        return await self._workers.drain(request.http.path_params["name"], request.operator)
-
-    async def undrain(self, request: OperatorRequest) -> dict[str, Any]:
-        """Return the worker in the path of `request` to service."""
-        return await self._workers.undrain(request.http.path_params["name"], request.operator)

@@ -57,10 +57,9 @@ def overview_json(
 ) -> dict[str, Any]:
     """Return the metrics of the fleet. The counts of ended tasks and webhook posts and the duration histograms are
     totals since the store was created."""
-    names = dict.fromkeys([*agents, *(agent for _, agent, _ in fleet_metrics.counts)])
     return {
         "at": iso(fleet_metrics.now_us),
-        "agents": {name: _agent_json(fleet_metrics, name) for name in names},
+        "agents": {name: _agent_json(fleet_metrics, name) for name in fleet_metrics.agents(agents)},
         "bounds": list(BOUNDS),
         "times": {kind: list(fleet_metrics.histogram(kind)) for kind in ("queue", "run")},
         "runs": dict(fleet_metrics.runs),
@@ -76,11 +75,11 @@ def overview_json(
 
 
 def _agent_json(fleet_metrics: FleetMetrics, agent: str) -> dict[str, Any]:
-    end_counts, oldest = fleet_metrics.counted("ended"), fleet_metrics.oldest.get(agent)
+    oldest = fleet_metrics.oldest.get(agent)
     return {
         "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
-        "ended": {TaskState.Name(state): end_counts.get((agent, str(int(state))), 0) for state in sorted(TERMINAL)},
-        "lost": sum(number for (name, _), number in fleet_metrics.counted("lost").items() if name == agent),
+        "ended": {TaskState.Name(state): count for state, count in fleet_metrics.ended(agent).items()},
+        "lost": sum(fleet_metrics.lost(agent).values()),
     }
 
 

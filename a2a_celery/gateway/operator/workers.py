@@ -16,6 +16,7 @@ from ...telemetry.names import Action
 from ..health import SingleCall
 from ..protocol_errors import ServiceUnavailableError
 from . import audit
+from .operator_request import OperatorRequest
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,9 @@ class FleetWorkers:
                 self._reported_at = self._clock.monotonic()
             return self._reports
 
-    async def drain(self, name: str, operator: str) -> dict[str, Any]:
-        """Make a worker stop consuming and return its prefetched runs. The call does not wait for active runs.
+    async def drain(self, request: OperatorRequest) -> dict[str, Any]:
+        """Make the worker in the path stop consuming and return its prefetched runs. The call does not wait for active
+        runs.
 
         Returns:
             The name of the worker, the queues that the worker no longer consumes, and the number of returned runs.
@@ -66,13 +68,14 @@ class FleetWorkers:
             InvalidParamsError: No worker of this fleet with this name replies.
             ServiceUnavailableError: The broker is unreachable.
         """
-        return await self._command("a2a_drain", Action.WORKER_DRAINED, name, operator)
+        return await self._command("a2a_drain", Action.WORKER_DRAINED, request)
 
-    async def undrain(self, name: str, operator: str) -> dict[str, Any]:
+    async def undrain(self, request: OperatorRequest) -> dict[str, Any]:
         """Make a drained worker consume again, and return its name and queues. See `drain` for the errors."""
-        return await self._command("a2a_undrain", Action.WORKER_UNDRAINED, name, operator)
+        return await self._command("a2a_undrain", Action.WORKER_UNDRAINED, request)
 
-    async def _command(self, command: str, action: Action, name: str, operator: str) -> dict[str, Any]:
+    async def _command(self, command: str, action: Action, request: OperatorRequest) -> dict[str, Any]:
+        name = request.http.path_params["name"]
         report = (await self.reports()).get(name, {})
         is_ours = report.get("settings", {}).get("key_prefix") == self._prefix
 
@@ -83,7 +86,7 @@ class FleetWorkers:
             reply = (await self._replies(query, COMMAND_TIMEOUT)).get(name, {}) if is_ours else {}
             self._reported_at = float("-inf")
         result = "missing" if not is_ours else "done" if "queues" in reply else "silent"
-        audit.record(action, operator, f"worker {name}", result, worker=name)
+        audit.record(action, request.operator, f"worker {name}", result, worker=name)
         if result != "done":
             raise invalid(
                 "worker",

@@ -16,11 +16,14 @@ the quoted name of the agent:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from a2a.types import TaskState
+
+from ...lifecycle.states import TERMINAL
 from ..keys import Keys
 from ..operation import BOUNDS
 from ..verbs import Reply, verb
@@ -76,6 +79,19 @@ class FleetMetrics:
     def counted(self, kind: str) -> dict[tuple[str, str], int]:
         """Return the counts of one `kind`, by agent and label."""
         return {(agent, label): count for (name, agent, label), count in self.counts.items() if name == kind}
+
+    def agents(self, names: Iterable[str]) -> list[str]:
+        """Return `names` and the names of all other agents that have metrics."""
+        return list(dict.fromkeys([*names, *(agent for _, agent, _ in self.counts)]))
+
+    def ended(self, agent: str | None = None) -> dict[TaskState, int]:
+        """Return the number of tasks of an agent, or of all agents, by terminal state."""
+        counts = [(label, count) for (name, label), count in self.counted("ended").items() if agent in (None, name)]
+        return {state: sum(count for label, count in counts if label == str(int(state))) for state in sorted(TERMINAL)}
+
+    def lost(self, agent: str) -> dict[str, int]:
+        """Return the number of lost runs of an agent by outcome."""
+        return {outcome: count for (name, outcome), count in self.counted("lost").items() if name == agent}
 
     def times(self, kind: str) -> dict[str, Times]:
         """Return the histogram of `kind` for each agent."""

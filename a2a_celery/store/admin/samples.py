@@ -66,9 +66,8 @@ class Sample:
     @classmethod
     def of(cls, fleet_metrics: FleetMetrics, posts: tuple[int, int, int], memory: Memory | None) -> Sample:
         """Return the sample for the metrics of the store; `posts` as in a `Sample`."""
-        ended = [(label, count) for (_, label), count in fleet_metrics.counted("ended").items()]
         return cls(
-            tuple(sum(count for label, count in ended if label == str(int(state))) for state in sorted(TERMINAL)),
+            tuple(fleet_metrics.ended().values()),
             tuple(fleet_metrics.runs[phase] for phase in PHASES),
             posts,
             (-1, -1) if memory is None else (memory.used, memory.limit),

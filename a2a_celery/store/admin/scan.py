@@ -6,8 +6,9 @@ A list is read in pages, so that a long list does not delay other Redis commands
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from a2a.types import StreamResponse, TaskState
@@ -149,15 +150,15 @@ def list_summaries(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSumm
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
-    task_ids: set[str] = set()
-    cursor: int | None = 0
-    while cursor is not None:
-        page = store.run(scan_list(keys, name, cursor=cursor))
-        for task in page.tasks:
-            if task.ref.task_id not in task_ids:
-                task_ids.add(task.ref.task_id)
-                yield task
-        cursor = page.cursor
+
+    def pages() -> Iterator[list[TaskSummary]]:
+        cursor: int | None = 0
+        while cursor is not None:
+            page = store.run(scan_list(keys, name, cursor=cursor))
+            yield page.tasks
+            cursor = page.cursor
+
+    return _each_once(pages())
 
 
 def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
@@ -168,51 +169,8 @@ def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
-    task_ids: set[str] = set()
-    for name in (keys.blocked, keys.dispatch, keys.pauses, keys.suspended, keys.canvases, keys.leases):
-        for task in list_summaries(store, keys, name):
-            if task.ref.task_id not in task_ids:
-                task_ids.add(task.ref.task_id)
-                yield task
-
-
-def all_tasks(
-    store: SyncStore,
-    keys: Keys,
-    pattern: str,
-    states: frozenset[TaskState],
-    *,
-    not_before_us: int | None = None,
-    not_after_us: int | None = None,
-    page_size: int = PAGE,
-) -> Iterator[TaskSummary]:
-    """Yield the tasks of all owners in `states`, newest status first.
-
-    The indexes are found by a SCAN of all keys. A task that changes during the scan may be missed. An index is sorted
-    by the time of the newest status, which may be later than the time at which a task entered its state. Indexes of
-    live states are therefore read beyond `not_after_us`.
-
-    Args:
-        store: Store client.
-        keys: Keys of the deployment.
-        pattern: Pattern that ``keys.indexes`` returns.
-        states: States of the tasks.
-        not_before_us: Earliest time at which a task entered its state, in µs since 1970, or None for no limit.
-        not_after_us: Latest time at which a task entered its state, in µs since 1970, or None for no limit.
-        page_size: Maximum number of indexes, and of tasks, that one operation reads.
-
-    Raises:
-        StoreUnavailable: Redis cannot be reached, or refuses the command.
-    """
-    return tasks_in(
-        store,
-        keys,
-        list(store.names(pattern)),
-        states,
-        not_before_us=not_before_us,
-        not_after_us=not_after_us,
-        page_size=page_size,
-    )
+    names = (keys.blocked, keys.dispatch, keys.pauses, keys.suspended, keys.canvases, keys.leases)
+    return _each_once(list_summaries(store, keys, name) for name in names)
 
 
 def state_indexes(prefix: str) -> list[str]:
@@ -230,28 +188,52 @@ def tasks_in(
     not_after_us: int | None = None,
     page_size: int = PAGE,
 ) -> Iterator[TaskSummary]:
-    """Yield the tasks in the indexes `names`. See `all_tasks` for the other arguments."""
+    """Yield the tasks in indexes of states, newest status first.
+
+    A task that changes meanwhile may be missed. An index is sorted by the time of the newest status, which may be later
+    than the time at which a task entered its state. Indexes of live states are therefore read beyond `not_after_us`.
+
+    Args:
+        store: Store client.
+        keys: Keys of the deployment.
+        names: Names of the indexes, such as those that match the pattern ``keys.indexes``, or `state_indexes`.
+        states: States of the tasks. Indexes of other states are not read.
+        not_before_us: Earliest time at which a task entered its state, in µs since 1970, or None for no limit.
+        not_after_us: Latest time at which a task entered its state, in µs since 1970, or None for no limit.
+        page_size: Maximum number of indexes, and of tasks, that one operation reads.
+
+    Raises:
+        StoreUnavailable: Redis cannot be reached, or refuses the command.
+    """
     terminal_indexes = _of_states(names, states & TERMINAL)
     live_indexes = _of_states(names, states - TERMINAL)
     first_us = not_before_us or 0
     last_us = math.inf if not_after_us is None else not_after_us
+
+    def pages() -> Iterator[list[TaskSummary]]:
+        cursor: Position | None = None
+        while True:
+            tasks: list[TaskSummary] = []
+            for indexes, until_us in ((terminal_indexes, not_after_us), (live_indexes, None)):
+                for first in range(0, len(indexes), page_size):
+                    batch = indexes[first : first + page_size]
+                    times = {"not_before_us": not_before_us, "not_after_us": until_us}
+                    tasks += store.run(newest_tasks(keys, batch, limit=page_size, cursor=cursor, **times)).tasks
+            if not tasks:
+                return
+            tasks = sorted(tasks, key=lambda task: task.position, reverse=True)[:page_size]
+            yield [task for task in tasks if first_us <= task.since_us <= last_us]
+            cursor = tasks[-1].position
+
+    return _each_once(pages())
+
+
+def _each_once(pages: Iterable[Iterable[TaskSummary]]) -> Iterator[TaskSummary]:
     task_ids: set[str] = set()
-    cursor: Position | None = None
-    while True:
-        tasks: list[TaskSummary] = []
-        for indexes, until_us in ((terminal_indexes, not_after_us), (live_indexes, None)):
-            for first in range(0, len(indexes), page_size):
-                batch = indexes[first : first + page_size]
-                times = {"not_before_us": not_before_us, "not_after_us": until_us}
-                tasks += store.run(newest_tasks(keys, batch, limit=page_size, cursor=cursor, **times)).tasks
-        if not tasks:
-            return
-        tasks = sorted(tasks, key=lambda task: task.position, reverse=True)[:page_size]
-        for task in tasks:
-            if first_us <= task.since_us <= last_us and task.ref.task_id not in task_ids:
-                task_ids.add(task.ref.task_id)
-                yield task
-        cursor = tasks[-1].position
+    for task in chain.from_iterable(pages):
+        if task.ref.task_id not in task_ids:
+            task_ids.add(task.ref.task_id)
+            yield task
 
 
 def _of_states(names: Sequence[str], states: frozenset[TaskState]) -> list[str]:

@@ -64,7 +64,7 @@ async def test_the_command_lists_the_tasks_and_skipped_ticks_of_a_schedule(
     table = await asyncio.to_thread(command, "list", "--schedule", "nightly")
     assert table.stdout.splitlines()[-1] == "skipped: the tick at 2026-11-26 02:00:00 (UTC)"
     refusal = await asyncio.to_thread(command, "list", "--schedule", "nightly", "--stuck", code=2)
-    assert "--stuck cannot be combined with --schedule" in refusal.output
+    assert "--stuck and --schedule exclude each other" in refusal.output
 
 
 async def reporter(turn: Turn) -> str:
