@@ -196,6 +196,10 @@ class RunOptions:
         return self.not_after is not None and now >= self.not_after + EXPIRY_GRACE
 
 
+DEFAULT_OPTIONS = RunOptions()
+"""Options of a run that is published with the agent's options."""
+
+
 def _fits(name: str, value: Any) -> bool:
     if name == "expires":
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 10 * 365 * 86400

@@ -31,7 +31,7 @@ from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
 from .connection import PublishingPool, PublishingThreads
-from .options import Call, RunOptions
+from .options import DEFAULT_OPTIONS, Call, RunOptions
 from .plain_tasks.canvases import Canvas
 from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers, version_queue
 
@@ -55,17 +55,12 @@ HIDDEN = {"argsrepr": "()", "kwargsrepr": "(stored in the A2A task)"}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Run to publish, with its stored `RunOptions`. The target is a `version_queue` or the queue in the options."""
+    """Run to publish. The target is a `version_queue` or the queue in the options."""
 
     agent: str
-    task_id: str
-    number: int
-    options: bytes
+    ref: RunRef
+    options: RunOptions
     version_queue: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.task_id}.{self.number}"
 
 
 class Publisher:
@@ -106,21 +101,21 @@ class Publisher:
         """Return a publisher for the runs of `agents`, with the options of each."""
         return cls(app, {name: agent.options for name, agent in agents.items()}, fleet)
 
-    def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
-        """Publish a run, and wait until the broker has the message. `options` are the stored `RunOptions`.
+    def publish(self, agent: str, ref: RunRef, options: RunOptions = DEFAULT_OPTIONS) -> None:
+        """Publish a run, and wait until the broker has the message.
 
         Raises:
             PublicationFailed: The app, such as a router or the task's ``apply_async``, raised an exception.
             RunNotAccepted: The broker did not accept this run, but may accept other runs.
             BrokerUnavailable: The broker is unreachable.
         """
-        (error,) = self._publish_all([_Run(agent, task_id, run, options)])
+        (error,) = self._publish_all([_Run(agent, ref, options)])
         if error is not None:
             raise error
 
     def publish_with(self, producer: Any, *, agent: str, ref: RunRef, options: RunOptions) -> None:
         """Publish a run with a producer of the caller, which may record the message instead of sending it."""
-        self._publish(_Run(agent, ref.task_id, ref.run, options.to_json()), producer, ExitStack())
+        self._publish(_Run(agent, ref, options), producer, ExitStack(), retry=False)
 
     def _publish_all(self, runs: Sequence[_Run]) -> list[Exception | None]:
         """Publish `runs`, in one round trip if the transport supports it. Return an exception or None for each run.
@@ -157,19 +152,19 @@ class Publisher:
 
     def _refusal(self, run: _Run, error: Exception) -> BrokerUnavailable:
         kind = BrokerUnavailable if self.pool.is_dead(error) else RunNotAccepted
-        refusal = kind(f"the broker did not accept run {run.name}: {broker_error_text(error)}")
+        refusal = kind(f"the broker did not accept run {run.ref.name}: {broker_error_text(error)}")
         refusal.__cause__ = error
         return refusal
 
-    def _publish(self, run: _Run, producer: Any, span: ExitStack) -> None:
-        run_options = RunOptions.from_json(run.options)
+    def _publish(self, run: _Run, producer: Any, span: ExitStack, *, retry: bool = True) -> None:
+        run_options = run.options
         options = {
-            "task_id": run.name,
+            "task_id": run.ref.name,
             "producer": producer,
             # The result is not used. Ignoring the result saves the publisher a channel for every task, and saves the
             # worker of an agent a write.
             "ignore_result": True,
-            "retry": True,
+            "retry": retry,
             "retry_policy": RETRY_POLICY,
             **run_options.over(self._options.get(run.agent, {})),
         }
@@ -182,7 +177,7 @@ class Publisher:
             # Send by name, because a watcher may publish runs of agents that its version of the app does not have. Use
             # the app's current serializer, because a task keeps the serializer of its first access.
             options["serializer"] = self.app.conf.task_serializer
-            arguments = (run.task_id, run.number)
+            arguments = (run.ref.task_id, run.ref.run)
             # Celery's repr is made for large arguments, and costs more than encoding the message
             representations = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
             options = _expiring_in_a_worker(options)
@@ -210,21 +205,21 @@ class Publisher:
             task.apply_async(kwargs=dict(call.kwargs), retries=retries, expires=None, **HIDDEN, **options)
 
     async def publish_async(
-        self, agent: str, task_id: str, run: int, options: bytes = b"", *, version_queue: str = ""
+        self, agent: str, ref: RunRef, options: RunOptions = DEFAULT_OPTIONS, *, version_queue: str = ""
     ) -> None:
         """Publish a run in a thread; see `publish`. With a `version_queue`, the run is published to that queue."""
-        await self._publishing.publish(_Run(agent, task_id, run, options, version_queue))
+        await self._publishing.publish(_Run(agent, ref, options, version_queue))
 
-    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, callback: Callable[[], None]) -> None:
+    def publish_soon(self, agent: str, ref: RunRef, options: RunOptions, callback: Callable[[], None]) -> None:
         """Publish a run in the background, and call `callback` when the broker has the message.
 
         If the broker is unavailable or too slow, a warning is logged. The run stays due in the store, and a watcher
         publishes it.
         """
-        if self._is_too_slow(self._background, "a watcher will publish run %s.%d", task_id, run):
+        if self._is_too_slow(self._background, "a watcher will publish run %s", ref.name):
             return
-        run_of = _Run(agent, task_id, run, options)
-        self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_complete_publish, run_of, callback))
+        run = _Run(agent, ref, options)
+        self._keep(self._publishing.publish(run)).add_done_callback(partial(_complete_publish, run, callback))
 
     async def finish(self, limit: float) -> None:
         """Wait until what is under way in the background is sent or has failed, for at most `limit` seconds."""
@@ -339,7 +334,7 @@ class Publisher:
 
 
 def _failure(run: _Run, error: Exception) -> PublicationFailed:
-    failure = PublicationFailed(f"the publication of run {run.name} raised {error!r}")
+    failure = PublicationFailed(f"the publication of run {run.ref.name} raised {error!r}")
     failure.__cause__ = error
     return failure
 
@@ -350,8 +345,8 @@ def _complete_publish(run: _Run, callback: Callable[[], None], completion: async
     try:
         completion.result()
     except BrokerUnavailable as e:
-        log_fields = about(Action.RUN_NOT_PUBLISHED, run.name, agent=run.agent)
-        logger.warning("run %s will be published by the watcher: %s", run.name, e, extra=log_fields)
+        log_fields = about(Action.RUN_NOT_PUBLISHED, run.ref.name, agent=run.agent)
+        logger.warning("run %s will be published by the watcher: %s", run.ref.name, e, extra=log_fields)
     else:
         callback()
 

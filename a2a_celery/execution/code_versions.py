@@ -30,7 +30,8 @@ async def forward_run(host: RunHost, agent: Agent, ref: RunRef, other: OtherCode
         True if another worker will execute the run, or False if no worker has that version and the caller must execute
         the run.
     """
-    queue = host.publisher.queues.queue_of(agent.name, RunOptions.from_json(other.options))
+    options = RunOptions.from_json(other.options)
+    queue = host.publisher.queues.queue_of(agent.name, options)
     name = version_queue_name(queue, agent.name, other.code_version) if queue else ""
     workers = await run_with_retry(host.store, version_workers(host.keys))
     if all(worker.queue != name for worker in workers):
@@ -40,7 +41,7 @@ async def forward_run(host: RunHost, agent: Agent, ref: RunRef, other: OtherCode
         )
         return False
     try:
-        await host.publisher.publish_async(agent.name, ref.task_id, ref.run, other.options, version_queue=name)
+        await host.publisher.publish_async(agent.name, ref, options, version_queue=name)
     except BrokerUnavailable as e:
         logger.warning("run %s will be published by the watcher: %s", ref.name, e)
     else:

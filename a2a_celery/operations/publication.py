@@ -68,10 +68,10 @@ class RunPublisher:
             return False
         if self._in_background:
             record = partial(self._recorder.add, ref, options.republish_in(now, self._settings), options.retries)
-            self.messages.publish_soon(agent, ref.task_id, ref.run, options.to_json(), record)
+            self.messages.publish_soon(agent, ref, options, record)
             return True
         try:
-            await self.messages.publish_async(agent, ref.task_id, ref.run, options.to_json())
+            await self.messages.publish_async(agent, ref, options)
         except Exception as e:  # of the broker or of the app, for example of a router
             extra = about(Action.RUN_NOT_PUBLISHED, ref.name, agent=agent)
             logger.warning("run %s: a watcher publishes it: %s", ref.name, e, extra=extra)

@@ -9,10 +9,11 @@ from celery import Celery
 
 from ..dispatch import BrokerQueues, Publisher, RunOptions
 from ..dispatch.connection import PublishingPool
+from ..dispatch.options import DEFAULT_OPTIONS
+from ..lifecycle.references import RunRef
 
-Execute = Callable[[str, str, int, RunOptions], None]
-"""Function that executes a run. The arguments are the name of the agent, the id of the task, the number of the run and
-the options."""
+Execute = Callable[[str, RunRef, RunOptions], None]
+"""Function that executes a run. The first argument is the name of the agent."""
 
 
 class NoQueues(BrokerQueues):
@@ -35,19 +36,19 @@ class InProcessPublisher(Publisher):
         self._loop = loop
         self._execute = execute
 
-    def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
+    def publish(self, agent: str, ref: RunRef, options: RunOptions = DEFAULT_OPTIONS) -> None:
         """See `Publisher.publish`."""
-        self._loop.call_soon_threadsafe(self._execute, agent, task_id, run, RunOptions.from_json(options))
+        self._loop.call_soon_threadsafe(self._execute, agent, ref, options)
 
     async def publish_async(
-        self, agent: str, task_id: str, run: int, options: bytes = b"", *, version_queue: str = ""
+        self, agent: str, ref: RunRef, options: RunOptions = DEFAULT_OPTIONS, *, version_queue: str = ""
     ) -> None:
         """See `Publisher.publish_async`."""
-        self.publish(agent, task_id, run, options)
+        self.publish(agent, ref, options)
 
-    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, callback: Callable[[], None]) -> None:
+    def publish_soon(self, agent: str, ref: RunRef, options: RunOptions, callback: Callable[[], None]) -> None:
         """See `Publisher.publish_soon`."""
-        self.publish(agent, task_id, run, options)
+        self.publish(agent, ref, options)
         callback()
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:

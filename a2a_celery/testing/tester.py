@@ -366,25 +366,25 @@ class AgentTester:
         self._turn += 1
         return self._workers[self._turn % len(self._workers)]
 
-    def _execute(self, agent: str, task_id: str, run: int, options: RunOptions) -> None:
+    def _execute(self, agent: str, ref: RunRef, options: RunOptions) -> None:
         """Execute a run on the next worker when the run is due."""
         begins_at = options.not_before
         if begins_at is None or begins_at <= self.clock.now():
-            self._begin(agent, task_id, run, options)
+            self._begin(agent, ref, options)
             return
 
         async def begin_later(seconds: float) -> None:
             await self.clock.sleep(seconds)
-            self._begin(agent, task_id, run, options)
+            self._begin(agent, ref, options)
 
         start_task = asyncio.create_task(begin_later((begins_at - self.clock.now()).total_seconds()))
         self._scheduled.add(start_task)
         start_task.add_done_callback(self._scheduled.discard)
 
-    def _begin(self, agent: str, task_id: str, run: int, options: RunOptions) -> None:
+    def _begin(self, agent: str, ref: RunRef, options: RunOptions) -> None:
         if options.not_after is not None and self.clock.now() > options.not_after:
             return  # the dispatcher rejects the run
-        self._next_worker().execute(self.a2a.agents[agent], RunRef(task_id, run), options)
+        self._next_worker().execute(self.a2a.agents[agent], ref, options)
 
     async def _until_claimed(self, result: Result | None = None) -> None:
         """Wait until each run that a worker has received has been claimed or has ended.

@@ -393,8 +393,7 @@ class Dispatcher:
 
     async def _publish_now(self, run: DueRun, options: RunOptions, delays: dict[DueRun, int]) -> None:
         now = EPOCH + run.acquired_us * MICROSECOND
-        options_json = options.without_past_times(now).to_json()
-        await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, options_json)
+        await self._publisher.publish_async(run.agent, run.ref, options.without_past_times(now))
         del delays[run]
         self._failed_publications.pop(run.ref, None)
         if run.was_published:

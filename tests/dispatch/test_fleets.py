@@ -13,6 +13,7 @@ from celery import Celery
 
 from a2a_celery.dispatch import Publisher, RunOptions, fleet_of
 from a2a_celery.dispatch.queues import FIRST_DELAY, LONGEST_DELAY, MAX_RETURNS, returned_headers
+from a2a_celery.lifecycle.references import RunRef
 from tests.support.processes.fleet import RABBITMQ_URL
 from tests.support.processes.restarts import MortalRedis
 
@@ -57,7 +58,7 @@ async def test_a_message_goes_back_as_it_came(broker: str, server: MortalRedis) 
     app.conf.task_compression = "gzip"
     publisher = Publisher(app, {"echo": {"queue": queue, "priority": 3}}, "other")
     trace = RunOptions(trace={"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
-    await publisher.publish_async("echo", "t", 1, trace.to_json())
+    await publisher.publish_async("echo", RunRef("t", 1), trace)
 
     messages = []
     with kombu.Connection(app.conf.broker_url) as connection:
@@ -79,7 +80,7 @@ async def test_a_message_goes_back_as_it_came(broker: str, server: MortalRedis) 
 
 async def test_the_fleet_with_the_default_prefix_needs_no_header(server: MortalRedis) -> None:
     app = Celery("fleets", broker=server.broker_url, set_as_current=False)
-    await Publisher(app, {}, "a2a").publish_async("echo", "t", 1)
+    await Publisher(app, {}, "a2a").publish_async("echo", RunRef("t", 1))
 
     with kombu.Connection(app.conf.broker_url) as connection:
         headers = connection.SimpleQueue("celery").get(timeout=10).headers

@@ -29,12 +29,13 @@ from a2a_celery.dispatch import Call, Publisher, RunOptions, queue_of
 from a2a_celery.dispatch.connection import PublishingPool, PublishingThreads
 from a2a_celery.dispatch.queues import BrokerQueues
 from a2a_celery.errors import BrokerUnavailable, PublicationFailed, RunNotAccepted
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.store import redis_url
 from tests.support.processes.fleet import RABBITMQ_URL
 from tests.support.processes.restarts import MortalRedis
 from tests.support.waiting import LIMIT, eventually_async
 
-RUNS = [("echo", f"t{number}", 1) for number in range(100)]
+RUNS = [("echo", RunRef(f"t{number}", 1)) for number in range(100)]
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ async def test_runs_at_once_arrive_once_each(server: MortalRedis, celery: Celery
     with redis.Redis.from_url(redis_url(server.broker_url)) as broker:
         assert await publish_all(Publisher(celery, {})) == [None] * len(RUNS)
 
-        assert sorted(in_queue(server)) == sorted(f"{task}.{run}" for _, task, run in RUNS)
+        assert sorted(in_queue(server)) == sorted(ref.name for _, ref in RUNS)
         pushes = broker.info("commandstats")["cmdstat_lpush"]["calls"]
         assert pushes == len(RUNS)
 
@@ -93,7 +94,7 @@ async def test_a_queue_that_refuses_messages_is_no_outage_of_the_broker(server: 
     publisher = Publisher(celery, {"wrong": {"queue": "wrong"}})
 
     with pytest.raises(RunNotAccepted) as refusal:
-        await publisher.publish_async("wrong", "t", 1)
+        await publisher.publish_async("wrong", RunRef("t", 1))
     assert refusal.type is RunNotAccepted
     await publisher.publish_async(*RUNS[0])
 
@@ -121,7 +122,7 @@ async def test_a_full_queue_of_rabbitmq_is_no_outage_of_the_broker(broker: str) 
 
 async def refusal_of(publisher: Publisher, agent: str) -> str:
     with pytest.raises(BrokerUnavailable) as exc_info:
-        await publisher.publish_async(agent, "t", 1)
+        await publisher.publish_async(agent, RunRef("t", 1))
     return str(exc_info.value)
 
 
@@ -133,7 +134,7 @@ async def test_a_stale_connection_is_replaced(server: MortalRedis, celery: Celer
 
     assert await publish_all(publisher) == [None] * len(RUNS)
 
-    assert set(in_queue(server)) >= {f"{task}.{run}" for _, task, run in RUNS}
+    assert set(in_queue(server)) >= {ref.name for _, ref in RUNS}
 
 
 async def test_an_unavailable_broker_refuses_all_runs(server: MortalRedis, celery: Celery) -> None:
@@ -146,9 +147,11 @@ async def test_an_unavailable_broker_refuses_all_runs(server: MortalRedis, celer
 
 async def test_runs_go_where_their_own_options_say(server: MortalRedis, celery: Celery) -> None:
     publisher = Publisher(celery, {"echo": {"queue": "slow"}})
-    fast = RunOptions(celery={"queue": "fast"}).to_json()
+    fast = RunOptions(celery={"queue": "fast"})
 
-    await asyncio.gather(publisher.publish_async("echo", "a", 1), publisher.publish_async("echo", "b", 1, fast))
+    await asyncio.gather(
+        publisher.publish_async("echo", RunRef("a", 1)), publisher.publish_async("echo", RunRef("b", 1), fast)
+    )
 
     assert in_queue(server, "slow") == ["a.1"]
     assert in_queue(server, "fast") == ["b.1"]
@@ -202,7 +205,7 @@ async def test_runs_at_once_arrive_once_each_over_rabbitmq(broker: str) -> None:
         while (message := connection.default_channel.basic_get(queue, no_ack=True)) is not None:
             messages.append(message.headers["id"])
         connection.default_channel.queue_delete(queue)
-    assert sorted(messages) == sorted(f"{task}.{run}" for _, task, run in RUNS)
+    assert sorted(messages) == sorted(ref.name for _, ref in RUNS)
 
 
 async def test_waiting_runs_are_published_in_one_round_trip() -> None:
@@ -232,7 +235,7 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
     ids: list[str] = []
 
     for number in range(5):  # in one iteration of the event loop, so that no run is published yet
-        publisher.publish_soon("echo", f"t{number}", 1, b"", partial(ids.append, f"t{number}.1"))
+        publisher.publish_soon("echo", RunRef(f"t{number}", 1), RunOptions(), partial(ids.append, f"t{number}.1"))
     publisher.revoke_soon(["c.1", "c.2"])
     publisher.lost_soon("echo", "l", 1, "celery@gone", canceled=False)
 
@@ -254,7 +257,7 @@ async def test_what_is_under_way_is_finished(server: MortalRedis, celery: Celery
     publisher = Publisher(celery, {})
     ids: list[str] = []
     for number in range(3):
-        publisher.publish_soon("echo", f"t{number}", 1, b"", partial(ids.append, f"t{number}.1"))
+        publisher.publish_soon("echo", RunRef(f"t{number}", 1), RunOptions(), partial(ids.append, f"t{number}.1"))
 
     await publisher.finish(limit=LIMIT)
 
@@ -318,7 +321,7 @@ async def test_a_queue_reports_whether_messages_wait_in_it(broker: str, server: 
     assert queues.queue_of("far", RunOptions()) == queue
 
     assert await queues.is_empty(queue)
-    await publisher.publish_async("far", "t", 1)
+    await publisher.publish_async("far", RunRef("t", 1))
     assert not await queues.is_empty(queue)
     assert await queues.is_empty(missing_queue)
     with app.connection_for_write() as connection, pytest.raises(connection.channel_errors):
@@ -395,11 +398,11 @@ def fail_to_encode(_: Any) -> str:
 async def test_an_exception_of_the_app_is_no_refusal_of_the_broker(
     server: MortalRedis, celery: Celery, kind: str, exception: str
 ) -> None:
-    options = RunOptions().to_json()
+    options = RunOptions()
     match kind:
         case "task":
             celery.task(do_nothing, name="single", base=Singleton, shared=False)
-            options = RunOptions(call=Call("single", {})).to_json()
+            options = RunOptions(call=Call("single", {}))
         case "router":
             celery.conf.task_routes = (failing_router,)
         case "serializer":
@@ -410,7 +413,7 @@ async def test_an_exception_of_the_app_is_no_refusal_of_the_broker(
     publisher = Publisher(celery, {})
 
     with pytest.raises(PublicationFailed, match=re.escape(exception)):
-        await publisher.publish_async("odd", "t", 1, options)
+        await publisher.publish_async("odd", RunRef("t", 1), options)
 
     if "serializer" not in kind:
         await publisher.publish_async(*RUNS[0])
@@ -441,9 +444,9 @@ async def test_an_eager_app_publishes_an_exposed_task_instead_of_calling_it(
     def append_text(text: str) -> None:
         calls.append(text)
 
-    call = RunOptions(call=Call("exposed", {"text": "hello"})).to_json()
+    call = RunOptions(call=Call("exposed", {"text": "hello"}))
 
-    await Publisher(celery, {}).publish_async("exposed", "t", 1, call)
+    await Publisher(celery, {}).publish_async("exposed", RunRef("t", 1), call)
 
     assert in_queue(server) == ["t.1"]
     assert calls == []

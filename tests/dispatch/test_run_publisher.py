@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 
 from a2a_celery.dispatch import Call, Publisher, RunOptions
+from a2a_celery.dispatch.options import DEFAULT_OPTIONS
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.operations.publication import RunPublisher
 from a2a_celery.settings import Settings
@@ -23,11 +24,11 @@ class Broker(Publisher):
     def __init__(self) -> None:
         super().__init__(Celery(broker="memory://", set_as_current=False), {})
 
-    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, callback: Callable[[], None]) -> None:
+    def publish_soon(self, agent: str, ref: RunRef, options: RunOptions, callback: Callable[[], None]) -> None:
         callback()
 
     async def publish_async(
-        self, agent: str, task_id: str, run: int, options: bytes = b"", *, version_queue: str = ""
+        self, agent: str, ref: RunRef, options: RunOptions = DEFAULT_OPTIONS, *, version_queue: str = ""
     ) -> None:
         pass
 

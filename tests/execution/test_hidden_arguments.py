@@ -22,6 +22,7 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RUN_HEADER, Call, RunOptions
 from a2a_celery.execution.plain_tasks.threaded_call import CURRENT
 from a2a_celery.execution.process.shutdown_requeuer import ShutdownRequeuer
+from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
@@ -85,7 +86,7 @@ async def test_a_run_that_is_returned_shows_none_of_its_arguments(
     requeuer.give_up("t.1", worker_pid=None)
     await asyncio.to_thread(requeuer.wait)
 
-    assert publications == [(ANN.agent, "t", 2, options)]
+    assert publications == [(ANN.agent, RunRef("t", 2), RunOptions.from_json(options))]
     assert "t.1 is requeued" in caplog.text
     assert PRIVATE not in caplog.text
 

@@ -126,7 +126,7 @@ async def test_a_message_that_a_queue_of_redis_lost_is_published_after_the_other
 ) -> None:
     app = Celery("backlog", broker=redis_server.broker_url, set_as_current=False)
     publisher = Publisher(app, {})
-    await publisher.publish_async("echo", "waiting", 1)
+    await publisher.publish_async("echo", RunRef("waiting", 1))
     await store.run(create_operation(keys, "lost"))
     await published_at(store, keys, "lost", 0)
     await claim_published_run(store, keys, "later", 30)

@@ -91,13 +91,13 @@ async def test_runs_that_a_watcher_did_not_reach_were_not_published(
     store: AsyncStore, keys: Keys, due: list[str], is_stopped: bool
 ) -> None:
     class HangingBroker(Broker):
-        async def publish_async(self, agent: str, task_id: str, run: int, options: bytes) -> None:
+        async def publish_async(self, agent: str, ref: RunRef, options: RunOptions) -> None:
             if self.taken and not is_stopped:
                 raise StoreUnavailable("down")
             while self.taken:
                 hangs.set()
                 await asyncio.sleep(3600)
-            await super().publish_async(agent, task_id, run, options)
+            await super().publish_async(agent, ref, options)
 
     broker, hangs = HangingBroker(), asyncio.Event()
     tick = asyncio.create_task(dispatcher(store, keys, broker).tick())
@@ -250,7 +250,7 @@ async def test_a_run_is_published_with_the_options_it_was_stored_with(store: Asy
 
     await dispatcher(store, keys, broker).tick()
 
-    assert broker.options == {"t": options}
+    assert broker.options == {"t": RunOptions({"queue": "far"})}
 
 
 async def test_a_run_with_a_later_start_time_is_published_shortly_before_it(store: AsyncStore, keys: Keys) -> None:
@@ -281,7 +281,7 @@ async def test_the_store_s_clock_decides_when_a_run_may_start(store: AsyncStore,
 
     await dispatcher(store, keys, broker, clock=ManualClock(time.time() - 86_400)).tick()
 
-    assert broker.options == {"t": RunOptions({"queue": "gpu"}).to_json()}
+    assert broker.options == {"t": RunOptions({"queue": "gpu"})}
 
 
 @pytest.mark.parametrize(("expires_in", "offset"), [(3600, 86_400), (-60, -3600)])

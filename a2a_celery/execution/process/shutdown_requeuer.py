@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from ...concurrency import start_daemon_thread
-from ...dispatch import Publisher, fleet_of
+from ...dispatch import Publisher, RunOptions, fleet_of
 from ...lifecycle import Failure, final_event
 from ...lifecycle.outcomes import WORKER_LOST
 from ...lifecycle.references import RunRef
@@ -157,7 +157,7 @@ class ShutdownRequeuer:
     async def _publish(self, agent: str, ref: RunRef, options: bytes) -> None:
         # The run is not marked as published, because a Redis broker may deliver the message to this worker, which
         # ignores it. In that case, a watcher publishes the run again.
-        await self._connected_publisher().publish_async(agent, ref.task_id, ref.run, options)
+        await self._connected_publisher().publish_async(agent, ref, RunOptions.from_json(options))
 
     def _connected_publisher(self) -> Publisher:
         if self._publisher is None:

@@ -128,7 +128,7 @@ def test_the_bytes_are_those_of_kombu(
     publisher = Publisher(celery, {"echo": agent}, "another-fleet")
 
     message = prepared_message(MessagePusher(publisher, SETTINGS), options)
-    publisher.publish("echo", "t", 1, options.to_json())
+    publisher.publish("echo", RunRef("t", 1), options)
 
     assert broker.llen(message.queue) == 1
     assert without_random_fields(message.body) == without_random_fields(broker.lindex(message.queue, 0))  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_a_task_sent_event_is_that_of_celery(celery: Celery, broker: redis.Redis
         events.get_message(timeout=5)
 
         message = prepared_message(MessagePusher(publisher, SETTINGS))
-        publisher.publish("echo", "t", 1)
+        publisher.publish("echo", RunRef("t", 1))
 
         sent_event = eventually(
             lambda: events.get_message(ignore_subscribe_messages=True, timeout=1), what="an event is sent"
@@ -267,7 +267,7 @@ def test_receivers_of_celerys_signals_do_not_receive_a_message_that_may_be_refus
     try:
         assert never_prepared(pusher)
         assert messages == []
-        publisher.publish("echo", "t", 1)
+        publisher.publish("echo", RunRef("t", 1))
         assert len(messages) == 1
     finally:
         signal.disconnect(receive)

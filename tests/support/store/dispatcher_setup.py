@@ -11,7 +11,7 @@ from celery import Celery
 from a2a_celery.clock import SYSTEM_CLOCK, Clock
 from a2a_celery.dispatch import Consumer, RunOptions, RunReports
 from a2a_celery.errors import BrokerUnavailable, PublicationFailed, RunNotAccepted
-from a2a_celery.lifecycle.references import Scope
+from a2a_celery.lifecycle.references import RunRef, Scope
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.tasks.commands import create_task
 from a2a_celery.watcher.dispatcher import Dispatcher
@@ -38,7 +38,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, str, int]] = []
-        self.options: dict[str, bytes] = {}
+        self.options: dict[str, RunOptions] = {}
         self.down = False
         self.refuses: set[str] = set()
         self.raises: set[str] = set()
@@ -62,15 +62,15 @@ class Broker:
     def revoke_soon(self, celery_ids: list[str]) -> None:
         self.revoked += celery_ids
 
-    async def publish_async(self, agent: str, task_id: str, run: int, options: bytes) -> None:
+    async def publish_async(self, agent: str, ref: RunRef, options: RunOptions) -> None:
         if self.down:
             raise BrokerUnavailable("down")
-        if task_id in self.refuses:
+        if ref.task_id in self.refuses:
             raise RunNotAccepted("its queue is full")
-        if task_id in self.raises:
+        if ref.task_id in self.raises:
             raise PublicationFailed("the publication of a run raised AlreadyQueued()")
-        self.taken.append((agent, task_id, run))
-        self.options[task_id] = options
+        self.taken.append((agent, ref.task_id, ref.run))
+        self.options[ref.task_id] = options
 
 
 STOCK, OWN = Consumer(frozenset({"celery"}), claims=False), Consumer(frozenset({"celery"}), claims=True)
