@@ -1,4 +1,4 @@
-"""Conversion of JSON to requests: the fields that errors name, and long texts, which bypass protobuf's JSON parser."""
+"""Conversion of JSON to requests, as by protobuf's JSON parser, and the fields that errors name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from a2a.types import GetTaskRequest, ListTasksRequest, SendMessageRequest, Task
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import ParseDict
 
-from a2a_celery.gateway.bindings.request_parser import LONG_TEXT, parse_json
+from a2a_celery.gateway.bindings.request_parser import parse_json
 from a2a_celery.lifecycle.json_values import INEXACT, MAX_EXACT
 from a2a_celery.operations.requests import check_values
 
-LONG = "ä" * (LONG_TEXT + 1)
+LONG = "ä" * 70_000
 
 
 def of_parts(*parts: Any) -> dict[str, Any]:

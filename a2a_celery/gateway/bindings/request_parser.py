@@ -1,7 +1,7 @@
 """Strict parser that converts JSON bodies and query parameters to protobuf requests.
 
-protobuf drops an unknown status, accepts any text as base64, and reads a text as an object without fields. The SDK
-reads every boolean other than "true" as false. Without the strict checks, the gateway would execute a request that the
+protobuf drops an unknown status and accepts any text as base64. The SDK reads every boolean other than "true" as
+false. Without the strict checks, the gateway would execute a request that the
 client did not send.
 
 Source: A2A specification 3.3.2 (validation errors), 11.5 (query parameters); ProtoJSON.
@@ -12,22 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from a2a.utils.errors import InvalidParamsError
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as Proto
-from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from ...lifecycle.json_values import INEXACT, TOO_DEEP, TooDeep, inexact_place
 from ...operations.errors import invalid
 
 P = TypeVar("P", bound=Proto)
-
-LONG_TEXT = 1 << 16
-"""Number of characters above which the text of a message part bypasses ParseDict."""
 
 LEVELS_ABOVE_VALUES = {"message": 11, "request": 11, "metadata": 3}
 """Number of protobuf levels between a field of a request and the values that clients choose, counted as in
@@ -62,19 +57,13 @@ def parse_json(value: Any, kind: type[P]) -> P:
     """
     if not isinstance(value, Mapping):
         raise invalid("params", "An object.")
-    _require_readable(value, kind.DESCRIPTOR)
     for name, levels in LEVELS_ABOVE_VALUES.items():
         if name in value:
             require_exact(value[name], name, -levels)
     _require_known_names(value, kind)
-    fields, texts = _without_long_texts(value)
-    try:
-        request = ParseDict(fields, kind(), ignore_unknown_fields=True)
-        for index, text in texts.items():
-            request.message.parts[index].text = text  # type: ignore[attr-defined]
-        return request
-    except Exception:
-        raise _wrong_field(fields, kind.DESCRIPTOR) from None
+    request = kind()
+    _read_object(value, request)
+    return request
 
 
 def require_exact(value: Any, path: str, levels: int = 0) -> None:
@@ -96,58 +85,112 @@ def require_exact(value: Any, path: str, levels: int = 0) -> None:
         raise invalid((path + place)[:MAX_PATH], INEXACT)
 
 
-def _without_long_texts(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, str]]:
-    """Replace each long text of a message part with "". Return the new fields of the request, and the long texts by the
-    index of their part.
+def _read_object(value: Mapping[str, Any], message: Proto, path: str = "") -> None:
+    """Merge the JSON object `value` at `path` of the request into `message`. Unknown fields are ignored.
 
-    ParseDict searches each text with a regular expression, which holds the GIL for 20 ms per megabyte.
+    protobuf's parser inspects the type of each message again, searches each text with a regular expression, and
+    describes Python types in its errors. It is used only for values that are neither texts, booleans nor objects.
+
+    Raises:
+        InvalidParamsError: A value does not have the type of its field, or `value` has several fields of which one is
+            permitted.
     """
-    fields = dict(value)
-    parts = _parts_of(value)
-    texts = {
-        index: part["text"]
-        for index, part in enumerate(parts)
-        if isinstance(part, Mapping) and isinstance(part.get("text"), str) and len(part["text"]) > LONG_TEXT
-    }
-    if texts:
-        short_parts = [{**part, "text": ""} if index in texts else part for index, part in enumerate(parts)]
-        fields["message"] = {**fields["message"], "parts": short_parts}
-    return fields, texts
-
-
-def _parts_of(value: Mapping[str, Any]) -> list[Any]:
-    """Return the parts of the message in `value`, or an empty list if there is no list of parts."""
-    message = value.get("message")
-    parts = message.get("parts") if isinstance(message, Mapping) else None
-    return parts if isinstance(parts, list) else []
-
-
-def _wrong_field(value: Mapping[str, Any], kind: Any, path: str = "") -> InvalidParamsError:
-    """Return the error for the first field of `value` that protobuf cannot read.
-
-    The texts of protobuf's parser are not used, because they describe Python types.
-
-    Args:
-        value: Object that protobuf cannot read as the message type `kind`, and that has passed `_require_readable`.
-        kind: Descriptor of the message type.
-        path: Path of `value` in the request, or "" for the request.
-    """
-    for name in value:
-        field, inner = kind.fields_by_camelcase_name.get(name) or kind.fields_by_name.get(name), value[name]
-        if field is None or _is_readable({name: inner}, kind):
+    kind: Any = type(message)
+    fields, choices = _fields(kind), set[str]()
+    for name, inner in value.items():
+        field = fields.get(name)
+        if field is None:
             continue
-        path = _path(path, field)
-        if field.is_repeated:
-            if not isinstance(inner, list):
-                return invalid(path, "A list.")
-            index = next(n for n, item in enumerate(inner) if not _is_readable({name: [item]}, kind))
-            path, inner = f"{path}[{index}]", inner[index]
-        return _wrong_field(inner, field.message_type, path) if _is_object(field) else invalid(path, _rule(field))
-    choice = next((oneof for oneof in kind.oneofs if len(oneof.fields) > 1), None)
-    rule = "The fields of this object, each once."
-    if choice is not None:
-        rule = f"Only one of: {', '.join(field.name for field in choice.fields)}."
-    return invalid(path or "params", rule)
+        if field.choice and inner is not None:
+            if field.choice in choices:
+                raise invalid(path or "params", _choice_rule(field.descriptor))
+            choices.add(field.choice)
+        if type(inner) is field.plain_type:
+            try:
+                setattr(message, field.name, inner)
+            except ValueError:  # an unknown name, or half of a surrogate pair
+                _read_value(name, inner, message, field, _path(path, field.descriptor))
+        elif inner is None or not (field.is_object or field.is_repeated):
+            _read_value(name, inner, message, field, _path(path, field.descriptor))
+        elif field.is_repeated:
+            _read_list(name, inner, message, field, _path(path, field.descriptor))
+        elif isinstance(inner, Mapping):
+            inner_message = getattr(message, field.name)
+            inner_message.SetInParent()
+            _read_object(inner, inner_message, _path(path, field.descriptor))
+        else:
+            raise invalid(_path(path, field.descriptor), "An object.")
+
+
+class _Field(NamedTuple):
+    """Field of a message type.
+
+    Attributes:
+        plain_type: Python type of the values that are set unchanged, or None.
+        is_object: True if the values are messages, except types with a special form in JSON.
+        choice: Name of the group of fields of which a message has at most one, or "".
+    """
+
+    descriptor: Any
+    name: str
+    plain_type: type | None
+    is_repeated: bool
+    is_object: bool
+    choice: str
+
+
+_PLAIN_TYPES = {
+    FieldDescriptor.TYPE_STRING: str,
+    FieldDescriptor.TYPE_ENUM: str,
+    FieldDescriptor.TYPE_BOOL: bool,
+}
+
+
+@cache
+def _fields(kind: Any) -> dict[str, _Field]:
+    """Return the fields of a message type by both names in JSON."""
+    fields = {}
+    for field in kind.DESCRIPTOR.fields:
+        plain_type = None if field.is_repeated else _PLAIN_TYPES.get(field.type)
+        is_object = field.message_type is not None and field.message_type.full_name not in _JSON_TYPES
+        choice = field.containing_oneof.name if field.containing_oneof else ""
+        fields[field.name] = _Field(field, field.name, plain_type, field.is_repeated, is_object, choice)
+    return fields | {field.descriptor.json_name: field for field in fields.values()}
+
+
+def _choice_rule(field: Any) -> str:
+    names = [other.name for other in field.containing_oneof.fields]
+    return f"Only one of: {', '.join(names)}." if len(names) > 1 else "The fields of this object, each once."
+
+
+def _read_list(name: str, value: Any, message: Proto, field: _Field, path: str) -> None:
+    if not isinstance(value, list):
+        raise invalid(path, "A list.")
+    message.ClearField(field.name)
+    for number, item in enumerate(value):
+        item_path = f"{path}[{number}]"
+        if not field.is_object:
+            holder = type(message)()
+            _read_value(name, [item], holder, field, item_path)
+            message.MergeFrom(holder)
+        elif isinstance(item, Mapping):
+            _read_object(item, getattr(message, field.name).add(), item_path)
+        else:
+            raise invalid(item_path, "An object.")
+
+
+def _read_value(name: str, value: Any, message: Proto, field: _Field, path: str) -> None:
+    """Merge a value with protobuf's parser, after a check of the values that the parser would change instead of
+    refusing them: it skips the invalid characters of base64, and reads true and 1.7 as the number 1 of an enum."""
+    kind = field.descriptor
+    try:
+        if kind.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str) and not is_base64(value):
+            raise ValueError
+        if kind.enum_type is not None and (isinstance(value, bool) or (isinstance(value, float) and value % 1)):
+            raise ValueError
+        ParseDict({name: value}, message, ignore_unknown_fields=True)
+    except Exception:  # protobuf raises many types
+        raise invalid(path, _rule(kind)) from None
 
 
 def _path(path: str, field: Any) -> str:
@@ -163,16 +206,8 @@ def _name(field: Any) -> str:
     return str(field.json_name if has_own_name else field.name)
 
 
-def _is_readable(value: dict[str, Any], kind: Any) -> bool:
-    try:
-        ParseDict(value, GetMessageClass(kind)(), ignore_unknown_fields=True)
-    except Exception:  # protobuf raises many types
-        return False
-    return True
-
-
 def _rule(field: Any) -> str:
-    """Return the rule for the values of `field`, for which `_is_object` is False."""
+    """Return the rule for the values of `field`, which are not objects."""
     if field.enum_type is not None:
         return f"One of {', '.join(field.enum_type.values_by_name)}."
     return _RULES[field.type] if field.message_type is None else _JSON_TYPES[field.message_type.full_name]
@@ -244,52 +279,6 @@ _SCALARS: dict[int, Callable[[Any, str], Any]] = {
     FieldDescriptor.TYPE_INT32: _int32,
     FieldDescriptor.TYPE_ENUM: _enum,
 }
-
-
-def _require_readable(value: Mapping[str, Any], kind: Any, path: str = "") -> None:
-    """Check the values that protobuf would change instead of refusing them: it reads a text or a list as an object
-    without fields, skips the invalid characters of base64, and reads true and 1.7 as the number 1 of an enum.
-
-    Raises:
-        InvalidParamsError: A field that is an object has another value, bytes are not base64, or the value of an enum
-            is neither a name nor a whole number.
-    """
-    checked_fields = _checked_fields(kind)
-    for name, inner in value.items():
-        field = checked_fields.get(name)
-        if field is None or inner is None or (field.is_repeated and not isinstance(inner, list)):
-            continue  # protobuf refuses a repeated field that is not a list
-        inner_path = _path(path, field)
-        for number, item in enumerate(inner if field.is_repeated else [inner]):
-            item_path = f"{inner_path}[{number}]" if field.is_repeated else inner_path
-            if not _is_object(field):
-                if not (_is_enum_value(item) if field.enum_type else not isinstance(item, str) or is_base64(item)):
-                    raise invalid(item_path, _rule(field))
-            elif isinstance(item, Mapping):
-                _require_readable(item, field.message_type, item_path)
-            else:
-                raise invalid(item_path, "An object.")
-
-
-@cache
-def _checked_fields(kind: Any) -> dict[str, Any]:
-    """Return the fields of a message type that `_require_readable` checks, by both names in JSON."""
-    return {
-        name: field
-        for field in kind.fields
-        if _is_object(field) or field.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_ENUM)
-        for name in (field.name, field.json_name)
-    }
-
-
-def _is_enum_value(value: Any) -> bool:
-    """Return False if `value` is neither a name nor a whole number of an enum."""
-    return not isinstance(value, bool) and not (isinstance(value, float) and not value.is_integer())
-
-
-def _is_object(field: Any) -> bool:
-    """Return True if the values of `field` are messages, except types with a special form in JSON."""
-    return field.message_type is not None and field.message_type.full_name not in _JSON_TYPES
 
 
 def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
