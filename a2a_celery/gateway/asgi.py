@@ -49,7 +49,7 @@ from .bindings.endpoints import A2AJsonResponse, Address, rest_error, rpc_body_e
 from .bindings.jsonrpc import RpcDispatcher
 from .bindings.legacy import legacy_rest_routes
 from .bindings.rest import rest_routes
-from .cards import MountPath, card_routes, check_signed_cards, key_routes
+from .cards import card_routes, check_signed_cards, key_routes
 from .discovery import discovery_routes
 from .gate import Gate
 from .handler import GatewayHandler
@@ -62,7 +62,7 @@ from .operator.api import PATH as OPERATOR_PATH
 from .operator.api import OperatorApi
 from .page import PATH as PAGE_PATH
 from .page import list_route, root_route, shell_routes
-from .pipeline import TraceContext
+from .pipeline import MountPath, TraceContext
 from .shutdown import GatewayShutdown
 
 CLOSED_PATHS = (PAGE_PATH, OPERATOR_PATH, "/metrics", "/health")
@@ -203,7 +203,10 @@ def build_asgi(
     keys = key_routes(settings)
     shell = [*(shell_routes() if settings.ui else []), root_route(has_page=settings.ui)]
     operator_api = services.operator_api
+    root = Address("", next(iter(handlers.values())), handlers)
     routes: list[BaseRoute] = [
+        # The most frequent routes come first, because Starlette tries routes in order.
+        *rest_routes(root, settings.max_request_bytes),
         *health,
         *keys,
         *_discovery_routes(services, settings),
@@ -217,7 +220,7 @@ def build_asgi(
         routes += [agents_list, services.inbox]
     for name, handler in handlers.items():
         routes += _agent_routes(Address(f"/agents/{name}", handler), settings)
-    routes += _agent_routes(Address("", next(iter(handlers.values())), handlers), settings)
+    routes += _agent_routes(root, settings)
     asgi = Starlette(
         routes=routes,
         lifespan=services.lifespan,
@@ -281,8 +284,7 @@ def _agent_routes(address: Address, settings: Settings) -> list[BaseRoute]:
     path, handler, limit = address.path, address.handler, settings.max_request_bytes
     rpc = address.endpoint(RpcDispatcher(address).handle_requests, limit, rpc_body_error)
     routes: list[BaseRoute] = [
-        # The most frequent routes come first, because Starlette tries routes in order.
-        *rest_routes(address, limit),
+        *(rest_routes(address, limit) if path else []),
         Route("/", rpc, methods=["POST"]),
         *card_routes(handler.agent, settings, path, handler.metrics, handler.gate.card_delay),
         *legacy_rest_routes(address, limit),

@@ -34,7 +34,6 @@ from google.protobuf.json_format import MessageToDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
@@ -42,9 +41,8 @@ from ..crypto.webhook_keys import JWKS_PATH, jwk_set, public_key_bytes
 from ..errors import ConfigError
 from ..push import format_public_key, parse_private_key
 from ..settings import Settings
-from .call import Call
+from .call import Call, requested_version, served_as
 from .metrics import Metrics
-from .middleware.service_parameters import requested_version, served_as
 from .protocol_errors import BurstDelay
 
 BASE_URL = f"http://{uuid4().hex}"
@@ -60,22 +58,6 @@ def with_base_url(document: bytes, request: Request, settings: Settings) -> byte
     """Return the encoded JSON `document` with the base URL of the gateway instead of `BASE_URL`."""
     base_url = json.dumps(base_url_of(request, settings), ensure_ascii=False)[1:-1]
     return document.replace(BASE_URL.encode(), base_url.encode())
-
-
-class MountPath:
-    """ASGI middleware that records where this application is mounted, for the addresses on agent cards.
-
-    The middleware is needed because, in nested applications, Starlette's ``app_root_path`` is the path of the outermost
-    application.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Save the path at which this application is mounted in `scope`, and call the application."""
-        scope["app_root_path"] = scope.get("root_path", "")
-        await self._app(scope, receive, send)
 
 
 def card_routes(agent: Agent, settings: Settings, path: str, metrics: Metrics, delay: BurstDelay) -> list[Route]:

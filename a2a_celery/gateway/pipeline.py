@@ -189,6 +189,22 @@ def _ids(result: Any) -> tuple[str, str]:
             return "", ""
 
 
+class MountPath:
+    """ASGI middleware that records where this application is mounted, for the addresses on agent cards.
+
+    The middleware is needed because, in nested applications, Starlette's ``app_root_path`` is the path of the outermost
+    application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Save the path at which this application is mounted in `scope`, and call the application."""
+        scope["app_root_path"] = scope.get("root_path", "")
+        await self._app(scope, receive, send)
+
+
 class TraceContext:
     """ASGI middleware that makes the client's trace current, so that the SDK's spans join the trace.
 

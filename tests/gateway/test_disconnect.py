@@ -9,8 +9,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from a2a_celery.gateway.bindings.endpoints import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
-from a2a_celery.gateway.middleware.service_parameters import Endpoint
+from a2a_celery.gateway.bindings.endpoints import CLIENT_CLOSED_REQUEST, Endpoint, cancel_on_disconnect
 from a2a_celery.gateway.shutdown import GatewayShutdown
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,11 +27,10 @@ from ...operations.errors import LimitExceededError
 from ...operations.limits import REQUESTS
 from ..auth.refusal_log import RequestSource
 from ..auth.schemes import Identity
-from ..call import Call
+from ..call import Call, active_extensions, requested_version, require_version
 from ..gate import SMALL
 from ..handler import GatewayHandler
 from ..middleware.bodies import may_be_large, receive_body, require_json
-from ..middleware.service_parameters import Endpoint, active_extensions, requested_version, require_version
 from ..protocol_errors import RequestTooLargeError, rpc_status, to_a2a, too_many_requests
 from .json_results import one_line
 
@@ -45,6 +44,8 @@ CALL = "a2a_call"
 """Key of the scope of a request for its call, until the response begins."""
 
 _SDK_CONTEXTS = DefaultServerCallContextBuilder()
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 Format = Callable[[A2AError], JSONResponse]
 """Function that returns the response for an error in the format of a binding."""

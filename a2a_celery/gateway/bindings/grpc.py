@@ -32,10 +32,9 @@ from ...operations.errors import LimitExceededError
 from ...operations.requests import MAX_JSON_VALUES
 from ..auth.authenticator import Authenticator
 from ..auth.grpc import AdmissionInterceptor, call_source, called_method, caller
-from ..call import Call
+from ..call import Call, active_extensions, require_version
 from ..gate import SMALL
 from ..handler import GatewayHandler
-from ..middleware.service_parameters import active_extensions, require_version
 from ..protocol_errors import ServiceUnavailableError
 from ..shutdown import WAIT_TIMEOUT, GatewayShutdown
 from .grpc_errors import retry_after, set_error, shortened, status_code

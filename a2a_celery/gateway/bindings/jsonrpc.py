@@ -22,10 +22,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...operations.errors import MAX_ID_LENGTH
-from ..call import Call
+from ..call import Call, requested_version, require_version, served_as
 from ..gate import SMALL, process
 from ..handler import OPERATIONS
-from ..middleware.service_parameters import requested_version, require_version, served_as
 from ..pipeline import Operation, perform, stream
 from ..protocol_errors import rpc_status, to_a2a
 from .endpoints import Address, LegacyCalls, RpcId, call_of, rpc_error_info, rpc_error_json, rpc_id

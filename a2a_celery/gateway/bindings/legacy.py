@@ -77,12 +77,11 @@ from ...integrations.a2a_sdk import AdaptedErrors, keep_legacy_codes
 from ...lifecycle import Event, EventId
 from ...lifecycle.events import time_text
 from ...operations.errors import FieldErrors, fields_text, invalid
-from ..call import Call
+from ..call import Call, requested_version, served_as
 from ..gate import is_large, process
-from ..middleware.service_parameters import Endpoint, requested_version, served_as
 from ..protocol_errors import EXTRA_RPC_CODES, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
-from .endpoints import CALL, Address, LegacyCalls, RpcId, rest_error, rest_fault
+from .endpoints import CALL, Address, Endpoint, LegacyCalls, RpcId, rest_error, rest_fault
 from .json_results import one_line
 from .request_parser import is_padded_base64, parse_json, require_exact
 from .sdk_handler import Convert, SdkHandler

@@ -29,10 +29,9 @@ from ..call import Call
 from ..cards import cached_card
 from ..gate import SMALL, process
 from ..handler import OPERATIONS
-from ..middleware.service_parameters import Endpoint
 from ..pipeline import Operation, perform, stream
 from ..protocol_errors import to_a2a
-from .endpoints import Address, call_of, rest_error, rest_fault
+from .endpoints import Address, Endpoint, call_of, rest_error, rest_fault
 from .json_results import write_result
 from .request_parser import one_tenant, parse_json, parse_query
 from .sse import EventStream, frames_of, write_page

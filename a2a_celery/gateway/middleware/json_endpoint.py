@@ -11,12 +11,18 @@ from starlette.responses import JSONResponse, Response
 from ...lifecycle.references import Scope
 from ...operations.errors import LimitExceededError
 from ..auth.refusal_log import RefusalLog, RequestSource
-from ..bindings.endpoints import CLIENT_CLOSED_REQUEST, cancel_on_disconnect, rest_error, user_of, with_retry_after
+from ..bindings.endpoints import (
+    CLIENT_CLOSED_REQUEST,
+    Endpoint,
+    cancel_on_disconnect,
+    rest_error,
+    user_of,
+    with_retry_after,
+)
 from ..gate import Gate
 from ..pipeline import DISCONNECTED, OK
 from ..protocol_errors import PermissionDeniedError, retry_seconds, to_a2a
 from .bodies import receive_body
-from .service_parameters import Endpoint
 
 MAX_BODY = 1 << 17
 """Maximum size of a request body in bytes. The largest body is a signal with a payload of 64 KiB."""
