@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, cast
 from a2a.types import (
     Artifact,
     Message,
-    StreamResponse,
+    SendMessageRequest,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
@@ -26,7 +26,7 @@ from ..lifecycle.fold import ArtifactFold, fold, message_status
 from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry
 from ..lifecycle.references import quote_key_part
 from .blobs.references import (
-    decode_as,
+    decode_stored,
     encode,
     encode_again,
     encode_entry,
@@ -199,6 +199,31 @@ TaskToWrite = Annotated[Task, task_arguments]
 """Task that replaces a stored task, as an argument of a script."""
 
 
+def encode_request(request: SendMessageRequest) -> bytes:
+    """Return the stored form of the request of a run, without its message, which the log contains."""
+    stored_request = SendMessageRequest(tenant=request.tenant)
+    if request.HasField("configuration"):
+        stored_request.configuration.CopyFrom(request.configuration)
+    if request.HasField("metadata"):
+        stored_request.metadata.CopyFrom(request.metadata)
+    return stored_request.SerializeToString()
+
+
+def decode_request(content: bytes, task: Task, turn_messages: bytes) -> tuple[SendMessageRequest, tuple[int, ...]]:
+    """Return the request of a run of `task` with its message, and the indexes, in the history, of the messages of the
+    turn, of which the last is that message.
+
+    Args:
+        content: Stored form of the request.
+        task: Task with its whole history.
+        turn_messages: Field of the record, which is empty in the first turn.
+    """
+    message_indexes = tuple(map(int, turn_messages.split())) or (0,)
+    request = SendMessageRequest.FromString(content)
+    request.message.CopyFrom(task.history[message_indexes[-1]])
+    return request, message_indexes
+
+
 def pack_metadata(metadata: Struct) -> bytes:
     """Return alternating keys and values, each preceded by its length in four bytes."""
     content = b""
@@ -334,7 +359,7 @@ def _event_of(entry: bytes) -> tuple[int, Event]:
 
 
 def _decode(content: bytes, recorded_us: int | None = None) -> Event:
-    return event_of_response(decode_as(StreamResponse, content), recorded_us)
+    return event_of_response(decode_stored(content), recorded_us)
 
 
 def _status(content: bytes, at: int) -> TaskStatus:
@@ -346,11 +371,14 @@ def _status(content: bytes, at: int) -> TaskStatus:
 
 
 def _message(content: bytes) -> Message:
-    event = _decode(content)
-    if isinstance(event, TaskStatusUpdateEvent):
-        return event.status.message
-    assert isinstance(event, Message)
-    return event
+    match _decode(content):
+        case TaskStatusUpdateEvent(status=status):
+            return status.message
+        case Task(history=history):  # the first entry of the log
+            return history[0]
+        case event:
+            assert isinstance(event, Message)
+            return event
 
 
 def _artifact(chunks: Sequence[bytes]) -> Artifact:

@@ -50,7 +50,7 @@ class TaskKeys(NamedTuple):
 
     record: str  # hash: owner, agent, state, version, run, request …; see scripts/lib/tasks.lua
     log: str  # list: "<recorded_us> <event>", version n at index n - 1; string for a packed task (lib/packed.lua)
-    history: str  # list: events whose message belongs to the history
+    history: str  # list: events with the messages of the history, or numbers of their log entries
     artifacts: str  # list: artifact ids, in order of appearance
     chunks: str  # prefix of one list per artifact: its chunks; the artifact id follows
     metadata: str  # hash: key → serialized google.protobuf.Value

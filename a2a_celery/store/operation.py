@@ -63,7 +63,6 @@ class Operation(Generic[T]):
         resolve_blobs: False to leave blob references in the reply unresolved.
         size: Function that returns the size of the reply in bytes, or None if the reply is always small. An
             `AsyncStore` parses large replies in a thread.
-        has_detached_parts: True if `Encoded` arguments lack parts, which the store client writes as blobs or attaches.
         ends_task: True if this call ends a task, although other calls of the script do not.
     """
 
@@ -73,7 +72,6 @@ class Operation(Generic[T]):
     parse: Callable[[Any], T]
     resolve_blobs: bool = True
     size: Callable[[Any], int] | None = None
-    has_detached_parts: bool = False
     ends_task: bool = False
 
 

@@ -104,7 +104,6 @@ class Reply(NamedTuple, Generic[T]):
     parse: Parser[T]
     resolve_blobs: bool = True
     size: Callable[[Any], int] | None = None
-    has_detached_parts: bool = False
     ends_task: bool = False
 
 

@@ -180,7 +180,7 @@ async def are_published(seeds: Seeds) -> bool:
 async def test_stored_bytes_refuse_every_message_in_every_binding(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    async with local_gateway(store, redis_server.store_url, keys, owner_max_stored_bytes=12_000) as gateway:
+    async with local_gateway(store, redis_server.store_url, keys, owner_max_stored_bytes=6_000) as gateway:
         task = await gateway.send_message(text="x" * 3_000)
         assert (await gateway.try_to_send(text="x" * 3_000)).status_code == 429
         assert (await gateway.try_to_send(text="x" * 3_000, taskId=task["id"])).status_code == 429, "it would wait"
@@ -534,7 +534,7 @@ async def test_a_task_at_its_maximum_size_takes_no_more_messages(
         running = (await send_first(gateway, text="x" * 1_000))["id"]
         data_before = await seeds.all_values()
         for task_id in (paused_id, running):
-            answer = await gateway.try_to_send(taskId=task_id, text="x" * 3_000)
+            answer = await gateway.try_to_send(taskId=task_id, text="x" * 4_900)
             error = answer.json()["error"]
             assert (answer.status_code, error["details"][0]["reason"]) == (400, "UNSUPPORTED_OPERATION")
             assert error["message"].startswith("This message would make the task larger than 5000 bytes")

@@ -28,6 +28,11 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "features/families/test_store.py::test_schema_5_converts_tasks_with_children",
         READ_TODAY,
     ),
+    "retention/the-store-s-schema/6": (
+        "store/test_schema.py::test_schema_6_removes_the_messages_from_requests",
+        "store/test_create_and_continue.py::test_each_message_is_stored_once",
+        READ_TODAY,
+    ),
 }
 
 STATEMENTS: Mapping[str, str] = {}

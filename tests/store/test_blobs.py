@@ -9,6 +9,7 @@ from a2a.types import (
     Message,
     Part,
     Role,
+    StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
 )
@@ -23,7 +24,7 @@ from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.references import RunRef
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_as, is_resolved
+from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_stored, is_resolved
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import Claim, append, claim_run
 from a2a_celery.store.tasks.commands import continue_task, read_task
@@ -69,11 +70,11 @@ def test_parts_in_the_object_store_are_read_unchanged(sizes: list[int], kind: in
         reading = Reading(blobs)
         reset_token = READING.set(reading)
         try:
-            response = decode_as(Encoded.content, encoded_event)
+            response = decode_stored(encoded_event)
         finally:
             READING.reset(reset_token)
 
-        assert response == Encoded.content.FromString(encode(event))
+        assert response == StreamResponse.FromString(encode(event))
         assert not reading.missing
         assert all(len(blob) > THRESHOLD for blob in blobs.values())
         inside = [part for part in parts if part.ByteSize() > THRESHOLD]
@@ -117,7 +118,7 @@ async def test_redis_holds_references_only(blob_setup: BlobSetup, blob_seeds: Se
     assert (
         blob_setup.object_store.written == [f"{task_id}/{path.name}" for path in (blob_setup.blobs_of(task_id))]
         or len(blob_setup.object_store.written) == 2
-    )  # the message is in the request, history and log, but written once
+    )  # the message and the chunk
 
 
 async def test_small_parts_do_not_use_the_object_store(blob_setup: BlobSetup, blob_seeds: Seeds, keys: Keys) -> None:

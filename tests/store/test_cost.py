@@ -88,7 +88,7 @@ async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, k
         await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", written_count=0, events=[status(COMPLETED)])),
     ]
 
-    assert [sum(cost.values()) for cost in costs] == [11, 20, 38], "5 and 7 of them are metrics"
+    assert [sum(cost.values()) for cost in costs] == [11, 17, 38], "5 and 7 of them are metrics"
 
 
 async def test_the_record_of_an_echo_has_few_fields(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

@@ -46,6 +46,21 @@ async def test_a_new_task_is_submitted_with_its_message_and_waits_for_a_worker(
     assert await store.redis.zrange(keys.dispatch, 0, -1) == [b"t.1"]
 
 
+async def test_each_message_is_stored_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    text = "the text of a message"
+    create = create_task(keys, ANN, "t", CONTEXT, request(text, "t"), caller=b"{}", retention=RETENTION)
+    await store.run(create)
+    first_claim = await seeds.claim_run("t")
+    await seeds.settle_run(first_claim, status(INPUT_REQUIRED))
+    await store.run(next_message(keys, "t", f"{text} that continues"))
+
+    claim = await seeds.claim_run("t", run=2)
+
+    assert [part.text for part in first_claim.turn.request.message.parts] == [text]
+    assert [part.text for part in claim.turn.request.message.parts] == [f"{text} that continues"]
+    assert repr(await seeds.all_values()).count(text) == 2
+
+
 async def test_a_repeated_create_returns_the_first_result_and_writes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:

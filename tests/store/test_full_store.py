@@ -91,7 +91,7 @@ BY_SCRIPT = {
     "record_sample": WRITTEN,
     # operators
     "set_schema": REFUSED, "update_archive_backlog": WRITTEN, "migrate_to_1": READ, "migrate_to_2": READ,
-    "migrate_to_3": READ, "migrate_to_4": READ, "migrate_to_5": READ,
+    "migrate_to_3": READ, "migrate_to_4": READ, "migrate_to_5": READ, "migrate_to_6": READ,
 }  # fmt: skip
 """Reaction of a full store to each script that ``test_operations`` calls. Add new scripts here."""
 

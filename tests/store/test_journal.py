@@ -179,8 +179,8 @@ async def test_the_size_of_a_task_has_the_bytes_of_its_entries(store: AsyncStore
 
     assert of_journal == 0
     log = sum(len(line) for line in (await store.redis.lrange(keys.task(claim.ref.task_id).log, -2, -1)))
-    history = len((await store.redis.lrange(keys.task(claim.ref.task_id).history, -1, -1))[0])
-    assert (await sizes())[0] == paused_size - byte_count + log + history
+    number = len((await store.redis.lrange(keys.task(claim.ref.task_id).history, -1, -1))[0])
+    assert (await sizes())[0] == paused_size - byte_count + log + number
 
 
 async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(

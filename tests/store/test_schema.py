@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from struct import pack
 
 import pytest
 from a2a.types import TaskState
@@ -23,7 +24,8 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.admin import schema
 from a2a_celery.store.admin.archiving import read_archive_state
 from a2a_celery.store.admin.schema import SCHEMA, Opened, migrate, open_store, pending, require_schema
-from a2a_celery.store.tasks.commands import create_task, delete_task, read_task, request_cancel
+from a2a_celery.store.codec import encode_request
+from a2a_celery.store.tasks.commands import continue_task, create_task, delete_task, read_task, request_cancel
 from tests.support.processes.fleet import free_port
 from tests.support.processes.restarts import installed_servers
 from tests.support.store.leaks import leaks
@@ -257,7 +259,7 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     keys = Keys("a2a")
     with Redis.from_url(redis_server.store_url) as client:
         dump = load(DUMP, client)
-    first, second, third = pending(2)
+    first, second, *later = pending(2)
     await asyncio.to_thread(migrate, sync_store, keys, first, 2)
     logs = [key.decode() async for key in store.redis.scan_iter("a2a:*:log", _type="string")]
     waiting = (entry["task"]["id"] for entry in dump["tasks"] if "INPUT" in entry["task"]["status"]["state"])
@@ -273,7 +275,8 @@ async def test_schema_4_rewrites_the_packed_tasks_of_an_older_store(
     await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
 
     assert await run_step(page_size=7) == 0
-    await asyncio.to_thread(migrate, sync_store, keys, third, 4)
+    for step in later:
+        await asyncio.to_thread(migrate, sync_store, keys, step, step.to - 1)
     await require_schema(store, keys)
     for entry in dump["tasks"]:
         task_keys = keys.task(entry["task"]["id"])
@@ -298,7 +301,7 @@ async def test_schema_5_removes_what_can_be_derived_and_converts_children(
     keys = Keys("a2a")
     with Redis.from_url(redis_server.store_url) as client:
         load(DUMP, client)
-    *earlier_steps, step = pending(2)
+    *earlier_steps, step, last = pending(2)
     for earlier in earlier_steps:
         await asyncio.to_thread(migrate, sync_store, keys, earlier, earlier.to - 1)
     run_step = partial(asyncio.to_thread, migrate, sync_store, keys, step, 4)
@@ -315,12 +318,47 @@ async def test_schema_5_removes_what_can_be_derived_and_converts_children(
     for record in records:
         assert await store.redis.hmget(record, *derived) == [None] * 4
     assert {await store.redis.hget(record, "cleanup") for record in parents} == {b"ended_parents"}
+    await asyncio.to_thread(migrate, sync_store, keys, last, 5)
     await require_schema(store, keys)
     for record in with_keys:
         task_id, context, scope = await store.redis.hmget(record, "task_id", "context", "scope")
         await store.run(request_cancel(keys, Scope.parse(scope.decode()), task_id.decode(), context.decode()))
     assert await leaks(store, keys) == []
     await store.redis.flushall()  # the keys have the prefix of the dump
+
+
+async def test_schema_6_removes_the_messages_from_requests(
+    store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    call, sections = request(task_id="t", context_id=CONTEXT), limit_sections(keys, owner_bytes=10**9)
+    call.metadata["kept"] = "yes"
+    await store.run(
+        create_task(keys, ANN, "t", CONTEXT, call, caller=b"{}", retention=60, options=OPTIONS, sections=sections)
+    )
+    await seeds.claim_run("t")
+    await store.run(continue_task(keys, ANN, "t", call, "", caller=b"{}", nonce="n"))
+    await seeds.create_task_in(COMPLETED)
+    data_before, task_keys = await seeds.all_values(), keys.task("t")
+    # write the requests as schema 5 did
+    stored, whole = encode_request(call), call.SerializeToString()
+    with_references = b"\0" + pack(">I", 2) + b"[]" + whole
+    [waiting] = await store.redis.lrange(task_keys.turns, 0, -1)
+    old_waiting = waiting.replace(pack(">I", len(stored)) + stored, pack(">I", len(whole)) + whole)
+    growth = len(with_references) - len(stored) + len(old_waiting) - len(waiting)
+    await store.redis.hset(task_keys.record, "request", with_references)
+    await store.redis.lset(task_keys.turns, 0, old_waiting)
+    await store.redis.hincrby(task_keys.record, "size", growth)
+    await store.redis.hincrby(keys.stored, "/ann", growth)
+    [step] = pending(5)
+    run_step = partial(asyncio.to_thread, migrate, sync_store, keys, step, 5)
+
+    assert await run_step(dry_run=True, page_size=7) == 1
+    assert await store.redis.hget(task_keys.record, "request") == with_references
+    await run_concurrently(*(run_step(page_size=1) for _ in range(2)))
+
+    assert await run_step(page_size=7) == 0
+    assert await seeds.all_values() == data_before
+    await store.redis.delete(keys.installation)
 
 
 async def test_processes_of_a_store_with_an_archive_need_its_url(store: AsyncStore, keys: Keys) -> None:

@@ -46,8 +46,7 @@ class Turn(TurnMethods):
     def __init__(self, run: OpenRun, events: RunEventQueue, caller: Caller) -> None:
         self._run = run
         self._events = events
-        task, turn = run.claim.task, run.claim.turn
-        self._message = task.history[turn.messages[0]] if turn.ask_count else turn.request.message
+        self._message = run.claim.task.history[run.claim.turn.messages[0]]
         self._agent = RUNNING_AGENT.get()
         self.execution = current_execution() or Execution()
         self.caller = caller

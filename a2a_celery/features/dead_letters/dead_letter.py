@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
-from a2a.types import Message, Role, SendMessageRequest, Task, TaskStatus
+from a2a.types import SendMessageRequest, Task, TaskStatus
 
 from ...lifecycle.outcomes import status_event
 from ...lifecycle.own_metadata import NAMESPACE, own_metadata
@@ -14,11 +14,10 @@ from ...lifecycle.references import Scope, quote_key_part
 from ...lifecycle.refusals import Reason, Refusal
 from ...lifecycle.states import SUBMITTED, WORKING, short_name
 from ...store import Keys
-from ...store.blobs.references import EncodedEntry, decode_as, encode, encode_request, resolve_entry
-from ...store.codec import TaskToWrite, state_of, task_from_snapshot
+from ...store.blobs.references import EncodedEntry, encode, resolve_entry
+from ...store.codec import TaskToWrite, decode_request, encode_request, state_of, task_from_snapshot
 from ...store.keys import TaskKeys
 from ...store.operation import Operation
-from ...store.tasks.commands import TASK_ENDED_FIRST
 from ...store.verbs import Reply, Sections, TaskId, verb
 from ..families.section import ResubmissionSection
 
@@ -38,7 +37,7 @@ class DeadLetter:
     Attributes:
         request: Request of the last run.
         options: Options of the last run.
-        task: Snapshot of the task without artifacts.
+        task: Snapshot of the task without artifacts, with the history before the message of the last turn.
         large_entries: Entries of the journal whose contents are blobs, by key.
     """
 
@@ -85,9 +84,10 @@ def read_dead_letter(
                 text = f"is {short_name(state_of(reply[1]))}: {NO_DEAD_LETTER}"
                 return Refusal(Reason.FEATURE, task_id, {"text": f"task {task_id} {text}"})
             case _:
-                _, agent, scope, request, options, snapshot, entries = reply
+                _, agent, scope, request, options, snapshot, turn_messages, entries = reply
                 task, _newest = task_from_snapshot(snapshot)
-                last_request = decode_as(SendMessageRequest, request)
+                last_request, message_indexes = decode_request(request, task, turn_messages)
+                del task.history[message_indexes[-1] :]
                 large = {
                     key.decode(): resolve_entry(entry, quote_key_part(task_id))
                     for key, entry in zip(entries[::2], entries[1::2], strict=True)
@@ -172,16 +172,16 @@ def resubmission(
 ) -> tuple[SendMessageRequest, Task]:
     """Return the request and the task with which a dead letter is resubmitted.
 
-    The history contains the messages before the last turn, because the message of the last turn may answer a question
-    in the earlier messages. The history omits the messages of the lost run, and messages that a client sent during the
-    run.
+    The history also contains the messages before the last turn, because the message of the last turn may answer a
+    question in the earlier messages. The history omits the messages of the lost run, and messages that a client sent
+    during the run.
     """
     request = SendMessageRequest()
     request.CopyFrom(dead_letter.request)
     request.message.task_id = task_id
     request.message.reference_task_ids.append(dead_letter.task.id)
     task = Task(id=task_id, context_id=dead_letter.task.context_id, status=TaskStatus(state=SUBMITTED))
-    for message in _before_the_turn(dead_letter):
+    for message in dead_letter.task.history:
         copy = task.history.add()
         copy.CopyFrom(message)
         copy.task_id = task_id
@@ -191,16 +191,3 @@ def resubmission(
         if (key := NAMESPACE + name) in dead_letter.task.metadata:
             task.metadata[key] = dead_letter.task.metadata[key]
     return request, task
-
-
-def _before_the_turn(dead_letter: DeadLetter) -> Sequence[Message]:
-    """Return the messages before the message that began the last turn. Messages that arrived during the turn are
-    omitted."""
-    history, message_id = dead_letter.task.history, dead_letter.request.message.message_id
-    turns = [
-        number
-        for number, message in enumerate(history)
-        if message.role == Role.ROLE_USER and TASK_ENDED_FIRST not in message.metadata
-    ]
-    of_request = [number for number in turns if history[number].message_id == message_id]
-    return history[: (of_request or turns)[-1]] if turns else []

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from a2a.types import Message, StreamResponse
+from a2a.types import Message
 
 from ...lifecycle.references import RunRef
 from ...store import Keys
-from ...store.blobs.references import decode_as
+from ...store.blobs.references import decode_stored
 from ...store.runs.commands import RunLost
 from ...store.verbs import Reply, section, verb
 
@@ -44,6 +44,6 @@ def read_messages(keys: Keys, ref: RunRef, *, token: str, received: int) -> Repl
     def parse(reply: Sequence[Any]) -> list[Message] | RunLost:
         if reply[0] != b"messages":
             return RunLost.of(reply)
-        return [decode_as(StreamResponse, content).message for content in reply[1]]
+        return [decode_stored(content).message for content in reply[1]]
 
     return Reply(parse)

@@ -22,7 +22,7 @@ from ..keys import Keys
 from ..operation import Operation
 from ..verbs import Digits, Reply, verb
 
-SCHEMA = 5
+SCHEMA = 6
 """Schema that this release reads and writes."""
 
 PAGE = 1000
@@ -70,6 +70,11 @@ def _migrate_to_5(keys: Keys, cursor: str, count: int, is_dry_run: bool) -> Repl
     return Reply(_page)
 
 
+@verb
+def _migrate_to_6(keys: Keys, cursor: str, count: int, is_dry_run: bool) -> Reply[tuple[str, int]]:
+    return Reply(_page)
+
+
 STEPS: Sequence[Migration] = (
     Migration(
         1,
@@ -93,6 +98,7 @@ STEPS: Sequence[Migration] = (
         "removes the names of lists and indexes from the records of tasks, and converts the data of tasks with "
         "children",
     ),
+    Migration(6, _migrate_to_6, "removes messages from the stored requests, because logs also contain the messages"),
 )
 
 

@@ -96,8 +96,6 @@ class Blobs:
         """Return True if an argument of the operation may have large parts."""
         if self._objects is None and not operation.script.keeps_blobs:
             return False
-        if operation.has_detached_parts:
-            return True
         events = [argument for argument in operation.args if isinstance(argument, Encoded)]
         return any(len(event) > self.threshold for event in events)
 
@@ -197,7 +195,7 @@ class Blobs:
             mark, part_threshold = IN_REDIS, min(self.threshold, SMALL_PART)
         blobs: dict[str, bytes] = {}
         for n, argument in enumerate(arguments):
-            if isinstance(argument, Encoded) and argument.size > self.threshold:
+            if isinstance(argument, Encoded) and len(argument) > self.threshold:
                 arguments[n], parts = argument.extract_blobs(tag, part_threshold, mark)
                 blobs |= parts
         return arguments, blobs

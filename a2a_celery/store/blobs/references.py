@@ -14,20 +14,18 @@ mark that only this process knows.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import sha256
 from secrets import token_hex
 from struct import pack, unpack_from
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from a2a.types import (
     Artifact,
     Message,
     Part,
-    SendMessageRequest,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
@@ -41,13 +39,8 @@ from ...lifecycle import encode as encode_event
 from ...lifecycle.journal import JournalEntry
 from ...lifecycle.journal import encode_entry as encode_journal_entry
 
-P = TypeVar("P", bound=Proto)
-
 IN_REDIS = "store:"
 """Prefix of the last part of the name of a blob that Redis stores. No other blob name contains a colon."""
-
-LARGE_MESSAGE = 256 * 1024
-"""Size in bytes of a request above which its large parts are encoded once for all of its stored forms."""
 
 SMALL_PART = 16 * 1024
 """Size in bytes above which a part of a large message becomes a blob in Redis. A large message may consist of parts
@@ -83,61 +76,18 @@ class BlobRef(NamedTuple):
         return self.name.rpartition("/")[2].removeprefix(IN_REDIS)
 
 
-class DetachedPart(NamedTuple):
-    """Large part that is detached from the stored forms of a request, so that it is encoded once for all of them.
-
-    Attributes:
-        place: Position of the part in each stored form.
-        content: Encoded part.
-        digest: SHA-256 digest of the content.
-    """
-
-    place: int
-    content: bytes
-    digest: str
-
-
 class BlobMissing(BlobsUnavailable):
     """Error for a blob that does not exist, or that may have been removed before a script referred to it."""
 
 
 class Encoded(bytes):
-    """Stored form of a protocol message, from which large parts can be extracted."""
-
-    content: ClassVar[type[Proto]] = StreamResponse
-    detached: Sequence[DetachedPart] = ()
-    """Parts that are empty in this form. Only an operation with `Operation.has_detached_parts` has such arguments."""
-
-    @property
-    def size(self) -> int:
-        """Size of the form in bytes, including its detached parts."""
-        return len(self) + sum(len(part.content) for part in self.detached)
+    """Stored form of an event, from which large parts can be extracted."""
 
     def extract_blobs(self, tag: str, threshold: int, mark: str = "") -> tuple[bytes, dict[str, bytes]]:
         """Return the stored form with references instead of parts larger than `threshold` bytes, and the contents of
         these parts by blob name. `mark` is `IN_REDIS` for blobs that Redis stores."""
-        prefix = f"{tag}/{mark}"
-        large_parts = [part for part in self.detached if len(part.content) > threshold]
-        blobs = {prefix + part.digest: part.content for part in large_parts}
-        table = [(part.place, prefix + part.digest, len(part.content)) for part in large_parts]
-        return _without(self.content, self.attach(threshold), blobs, table, threshold=threshold, prefix=prefix), blobs
-
-    def attach(self, threshold: int = sys.maxsize) -> bytes:
-        """Return the stored form with the detached parts that have at most `threshold` bytes."""
-        small_parts = [part for part in self.detached if len(part.content) <= threshold]
-        if not small_parts:
-            return self
-        message = self.content.FromString(self)
-        parts = list(_parts_of(message))
-        for part in small_parts:
-            parts[part.place].ParseFromString(part.content)
-        return message.SerializeToString()
-
-
-class EncodedRequest(Encoded):
-    """Stored form of the request of a run."""
-
-    content = SendMessageRequest
+        blobs: dict[str, bytes] = {}
+        return _without(self, blobs, threshold=threshold, prefix=f"{tag}/{mark}"), blobs
 
 
 class EncodedEntry(Encoded):
@@ -168,40 +118,9 @@ class Reading:
 READING: ContextVar[Reading | None] = ContextVar("a2a_celery_reading", default=None)
 
 
-def encode(event: Event, detached: Sequence[DetachedPart] = ()) -> Encoded:
-    """Return the stored form of `event`, whose parts `detached` are empty."""
-    encoded_event = Encoded(encode_event(event))
-    if detached:
-        encoded_event.detached = detached
-    return encoded_event
-
-
-def encode_request(request: SendMessageRequest, detached: Sequence[DetachedPart] = ()) -> EncodedRequest:
-    """Return the stored form of `request`, whose parts `detached` are empty."""
-    encoded_request = EncodedRequest(request.SerializeToString())
-    if detached:
-        encoded_request.detached = detached
-    return encoded_request
-
-
-def detach_large_parts(request: SendMessageRequest) -> tuple[SendMessageRequest, Sequence[DetachedPart]]:
-    """Detach the large parts of a message.
-
-    Returns:
-        A copy of `request` whose large parts are empty, and the detached parts. If `request` has at most
-        `LARGE_MESSAGE` bytes, `request` unchanged and no parts.
-    """
-    if request.ByteSize() <= LARGE_MESSAGE:
-        return request, ()
-    request_copy = SendMessageRequest()
-    request_copy.CopyFrom(request)
-    detached: list[DetachedPart] = []
-    for place, part in enumerate(request_copy.message.parts):
-        content = part.SerializeToString(deterministic=True)
-        if len(content) > SMALL_PART:
-            detached.append(DetachedPart(place, content, sha256(content).hexdigest()))
-            part.Clear()
-    return request_copy, detached
+def encode(event: Event) -> Encoded:
+    """Return the stored form of `event`."""
+    return Encoded(encode_event(event))
 
 
 def encode_again(event: Event) -> bytes:
@@ -209,7 +128,7 @@ def encode_again(event: Event) -> bytes:
     encoded_event = encode(event)
     if MARK.encode() not in bytes(encoded_event):
         return encoded_event
-    return _without(encoded_event.content, encoded_event, {}, [], threshold=None)
+    return _without(encoded_event, {}, threshold=None)
 
 
 def encode_entry(entry: JournalEntry) -> EncodedEntry:
@@ -236,12 +155,12 @@ def header_and_size(content: bytes) -> tuple[bytes, int]:
     return header, size
 
 
-def decode_as(content: type[P], data: bytes) -> P:
-    """Parse a stored message. A part whose blob is not available becomes an unresolved reference."""
+def decode_stored(data: bytes) -> StreamResponse:
+    """Parse a stored event. A part whose blob is not available becomes an unresolved reference."""
     if not data.startswith(TABLE):
-        return content.FromString(data)
+        return StreamResponse.FromString(data)
     table, rest = _split_table(data)
-    message = content.FromString(rest)
+    message = StreamResponse.FromString(rest)
     parts = list(_parts_of(message))
     for place, name, size in table:
         blob = _read_blob(name, size)
@@ -307,26 +226,17 @@ def _split_table(content: bytes) -> tuple[list[tuple[int, str, int]], bytes]:
     return json.loads(content[5 : 5 + length]), content[5 + length :]
 
 
-def _without(
-    kind: type[Proto],
-    encoded_message: bytes,
-    blobs: dict[str, bytes],
-    table: list[tuple[int, str, int]],
-    *,
-    threshold: int | None,
-    prefix: str = "",
-) -> bytes:
-    """Return a stored message with references instead of large parts.
+def _without(encoded_event: bytes, blobs: dict[str, bytes], *, threshold: int | None, prefix: str = "") -> bytes:
+    """Return a stored event with references instead of large parts.
 
     Args:
-        kind: Type of the message.
-        encoded_message: Stored message without references.
+        encoded_event: Stored event without references.
         blobs: Blobs by name, to which the large parts are added.
-        table: References to parts that are empty in `encoded_message`, to which the other references are added.
         threshold: Size in bytes above which a part is large, or None to preserve only unresolved references.
         prefix: Prefix of the names of new blobs.
     """
-    content: Any = kind.FromString(encoded_message)
+    table: list[tuple[int, str, int]] = []
+    content = StreamResponse.FromString(encoded_event)
     for place, part in enumerate(_parts_of(content)):
         if threshold is None:
             if not part.url.startswith(MARK):
@@ -342,7 +252,7 @@ def _without(
             continue
         part.Clear()
     if not table:
-        return encoded_message
+        return encoded_event
     return _with_table(table, content.SerializeToString())
 
 
@@ -353,8 +263,6 @@ def _parts_of(message: Any) -> Iterator[Part]:
             yield from message.parts
         case Artifact():
             yield from message.parts
-        case SendMessageRequest():
-            yield from message.message.parts
         case Task():
             yield from message.status.message.parts
             for entry in message.history:

@@ -14,7 +14,6 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from ..blobs.references import Encoded
 from ..operation import Argument, Operation
 
 Command = Sequence[Argument]
@@ -46,10 +45,7 @@ def command_of(operation: Operation[Any], *, with_text: bool = False) -> Command
         with_text: True to send the text of the script, which a server needs once, instead of its digest.
     """
     call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
-    arguments = operation.args
-    if operation.has_detached_parts:
-        arguments = [argument.attach() if isinstance(argument, Encoded) else argument for argument in arguments]
-    return (*call, len(operation.keys), *operation.keys, *arguments)
+    return (*call, len(operation.keys), *operation.keys, *operation.args)
 
 
 class RoundTrips:

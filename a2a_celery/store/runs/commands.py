@@ -14,10 +14,11 @@ from ...lifecycle.execution import Activity, decode_activity
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.references import RunRef, Scope
 from ...lifecycle.states import short_name
-from ..blobs.references import decode_as, has_references
+from ..blobs.references import has_references
 from ..codec import (
     EventsToWrite,
     StatusToWrite,
+    decode_request,
     journal_from,
     snapshot_is_resolved,
     state_of,
@@ -44,8 +45,7 @@ class ClaimedTurn:
             refused.
         interrupted_state: State before the message of the turn, or None in the first turn.
         messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which the
-            agent asked the questions that this turn answers, oldest first, without refused answers. Empty in the first
-            turn of a task.
+            agent asked the questions that this turn answers, oldest first, without refused answers.
     """
 
     number: int
@@ -295,9 +295,8 @@ def _claim(
     stored_journal, origin, turn_messages, other_code_version, *values = reply[11:]
     entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
-    is_resolved = resolve_blobs or (
-        snapshot_is_resolved(snapshot) and not any(map(has_references, (request, *entries[1::2])))
-    )
+    is_resolved = resolve_blobs or (snapshot_is_resolved(snapshot) and not any(map(has_references, entries[1::2])))
+    whole_request, messages = decode_request(request, task, turn_messages)
     return Claim(
         ref,
         token,
@@ -306,11 +305,11 @@ def _claim(
         ClaimedTurn(
             int(turn),
             int(attempt),
-            decode_as(SendMessageRequest, request),
+            whole_request,
             caller,
             int(ask_count),
             state_of(interrupted_state) if interrupted_state else None,
-            tuple(map(int, turn_messages.split())),
+            messages,
         ),
         Snapshot(task, newest.version, is_resolved),
         ClaimedJournal(

@@ -18,11 +18,12 @@ from ...lifecycle.references import Scope
 from ...lifecycle.refusals import Reason, Refusal
 from ...lifecycle.states import CANCELED, SUBMITTED, WORKING
 from ...telemetry.logs import LineLimit
-from ..blobs.references import detach_large_parts, encode, encode_request, referenced_bytes
+from ..blobs.references import encode, referenced_bytes
 from ..codec import (
     DECODE_ERRORS,
     Position,
     StatusToWrite,
+    encode_request,
     pack_metadata,
     require_contents,
     snapshot_is_resolved,
@@ -127,12 +128,11 @@ def create_task(
         metadata: Metadata of the task, or None.
         sections: Sections of features.
     """
-    stored_request, detached = detach_large_parts(request)
-    stored_task = Task(
+    task = Task(
         id=task_id,
         context_id=context_id,
         status=TaskStatus(state=SUBMITTED),
-        history=[stored_request.message],
+        history=[request.message],
         metadata=metadata,
     )
     return _create_task(
@@ -142,11 +142,10 @@ def create_task(
         scope=scope,
         agent=scope.agent,
         retention=retention,
-        request=encode_request(stored_request, detached),
+        request=encode_request(request),
         caller=caller,
-        task_event=encode(stored_task, detached),
+        task_event=encode(task),
         status_event=encode(status_event(task_id, context_id, SUBMITTED)),
-        message=encode(stored_request.message, detached),
         working_event=encode(status_event(task_id, context_id, WORKING)),
         options=options,
         context_queue=keys.context_queue(scope, context_id) if serialize_context else None,
@@ -154,10 +153,7 @@ def create_task(
         metadata=None if metadata is None else pack_metadata(metadata),
         reply_channel=reply_channel,
         sections=sections,
-        reply=Reply(
-            partial(_created, stored_task, request.message if detached else None, sections),
-            has_detached_parts=bool(detached),
-        ),
+        reply=Reply(partial(_created, task, sections)),
     )
 
 
@@ -173,7 +169,6 @@ def _create_task(
     caller: bytes,
     task_event: bytes,
     status_event: bytes,
-    message: bytes,
     working_event: bytes,
     options: bytes,
     context_queue: str | None,
@@ -192,19 +187,12 @@ CREATE_REASONS: Reasons = {
 }
 
 
-def _created(
-    task: Task,
-    whole_message: Message | None,
-    sections: Sequence[Section[R]],
-    reply: Sequence[bytes],
-) -> Accepted | R | Refusal:
-    """Parse the reply of ``create_task``. `whole_message` replaces the message of `task`, unless it is None."""
+def _created(task: Task, sections: Sequence[Section[R]], reply: Sequence[bytes]) -> Accepted | R | Refusal:
+    """Parse the reply of ``create_task``."""
     if reply[0] != b"created":
         return parsed_by(sections, task.id, reply) or refusal(task.id, reply, CREATE_REASONS)
     _, at, is_blocked, is_published, context_id, description = reply
     task.context_id = context_id.decode()
-    if whole_message is not None:
-        task.history[0].CopyFrom(whole_message)
     task.status.timestamp.CopyFrom(timestamp(int(at)))
     task.MergeFrom(StreamResponse.FromString(description).task)
     newest = EventId(1, int(at))
@@ -243,17 +231,16 @@ def continue_task(
         on_message: ``Agent.on_message``.
         sections: Sections of features.
     """
-    stored_request, detached = detach_large_parts(request)
-    message = stored_request.message
+    message = request.message
     return _continue_task(
         keys,
         task_id,
         scope=scope,
         context_id=context_id,
         nonce=nonce,
-        message=encode(message, detached),
+        message=encode(message),
         submitted=encode(status_event(task_id, message.context_id, SUBMITTED)),
-        request=encode_request(stored_request, detached),
+        request=encode_request(request),
         caller=caller,
         options=options,
         suffix=encode(Message(metadata={TASK_ENDED_FIRST: True})),
@@ -264,7 +251,6 @@ def continue_task(
         reply=Reply(
             partial(_continued, task_id, max_bytes, sections),
             resolve_blobs=False,  # a message is accepted even if the object store is unavailable
-            has_detached_parts=bool(detached),
         ),
     )
 

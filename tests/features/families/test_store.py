@@ -498,7 +498,7 @@ async def test_schema_5_converts_tasks_with_children(
         await store.redis.hset(keys.task(child).record, "awaited", 1)
     await store.redis.hdel(parent, "cleanup", "interrupted_turn")
     await store.redis.hset(parent, "children_at_interrupt", "called independent! ")
-    [step] = pending(4)
+    step, _ = pending(4)
 
     for expected_count in (1, 0):
         assert await asyncio.to_thread(migrate, SyncStore(redis_server.store_url), keys, step, 4) == expected_count

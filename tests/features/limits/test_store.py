@@ -357,14 +357,14 @@ async def test_a_message_that_would_exceed_the_bytes_is_refused_and_a_smaller_on
     size = await counted_bytes(seeds)
     tight = {"owner_bytes": size + 3_000}
 
-    refusal = await try_to_create(seeds, tight, message_request=request("x" * 1_000))
+    refusal = await try_to_create(seeds, tight, message_request=request("x" * 3_000))
     waiting = await try_to_answer(seeds, first.task.id, {"owner_bytes": size + 100})
 
     assert limit_of(refusal) == ("owner_bytes", size + 3_000)
     assert limit_of(waiting) == ("owner_bytes", size + 100)
     assert is_limited(waiting)
     assert waiting.data["retry_in"] == 60
-    assert begins(await try_to_create(seeds, tight, BOB, message_request=request("x" * 1_000)))
+    assert begins(await try_to_create(seeds, tight, BOB, message_request=request("x" * 3_000)))
     assert begins(await try_to_create(seeds, tight))
 
 

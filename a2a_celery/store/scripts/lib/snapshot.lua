@@ -24,11 +24,24 @@ local function read_entries(list, newest)
   return entries_left >= 0 and entries or nil
 end
 
+-- Return the newest `newest` entries of the history, or nil; see read_entries. A client's message is only in the log: the
+-- history has the number of its log entry.
+local function read_history(keys, newest)
+  local history = read_entries(keys.history, newest)
+  for i, entry in ipairs(history or {}) do
+    if string.find(entry, '^%d+$') then
+      local logged = redis.call('LINDEX', keys.log, entry - 1)
+      history[i] = string.sub(logged, start_of_event(logged))
+    end
+  end
+  return history
+end
+
 -- Return the history, and the chunks of each artifact. Return nil if there are more entries than may be read.
 local function read_contents(keys, history_length, with_artifacts)
   local history, artifacts = {}, {}
   if history_length ~= 0 then
-    history = read_entries(keys.history, history_length > 0 and history_length or nil)
+    history = read_history(keys, history_length > 0 and history_length or nil)
     if not history then return nil end
   end
   if with_artifacts then

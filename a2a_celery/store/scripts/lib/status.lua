@@ -7,13 +7,14 @@ local function move_status_to_history(keys, r)
   add_size(r, #r.status)
 end
 
--- Append a client's message to the log, and to the history after the agent's previous message.
+-- Append a client's message to the log, and its number in the log to the history, after the agent's previous message.
 local function append_client_message(keys, r, at, message)
   append_entry(keys, r, at, message)
   move_status_to_history(keys, r)
   r.has_message = '0'
-  redis.call('RPUSH', keys.history, message)
-  add_size(r, #message)
+  local number = micros(r.version)
+  redis.call('RPUSH', keys.history, number)
+  add_size(r, #number)
 end
 
 -- Return the fields of a waiting message that continue_task packed: message, SUBMITTED event, request, caller, options,

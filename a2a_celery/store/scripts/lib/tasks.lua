@@ -22,8 +22,8 @@
 --                              the turn that were returned; these do not count toward the agent's own limit
 --   resumes                    see lib/task_waits.lua
 --   cleanup, interrupted_turn  see lib/cleanup.lua
---   request, caller            request of the run, and its caller; deleted when the task ends, unless the task
---                              can be resubmitted, see lib/retirement.lua
+--   request, caller            request of the run without its message, which is in the history, and its caller; deleted
+--                              when the task ends, unless the task can be resubmitted, see lib/retirement.lua
 --   options                    JSON of the options with which the run is published; absent for the agent's own options;
 --                              deleted with the request
 --   begins_at, trace           not_before_us and the W3C traceparent of the options; absent without options. When the

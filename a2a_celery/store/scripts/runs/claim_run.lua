@@ -64,9 +64,11 @@ if r.phase == 'queued' then
 end
 local is_first = r.turn == 1 and r.attempt == 1 and retries == 0
 local activities = is_first and {} or newest_activities(keys)
+local request, caller, ask_count, interrupted_state, options = unpack(redis.call('HMGET', keys.record, 'request', 'caller',
+  'ask_count', 'interrupted_state', 'options'))
 return {
-  'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.ask_count or '0', r.interrupted_state or '', r.scope,
-  r.options or '', snapshot(keys, r, -1, true), activities,
+  'claimed', micros(r.turn), micros(r.attempt), request, caller, ask_count or '0', interrupted_state or '', r.scope,
+  options or '', snapshot(keys, r, -1, true), activities,
   small_journal(keys, r) or '', r.journal_origin or '', r.turn > 1 and r.turn_messages or '',
   r.claimed_version and r.code_version or '', claimed_sections(keys, r, is_first and activities),
 }

@@ -46,9 +46,9 @@ if r.phase ~= '' and redis.call('LLEN', keys.turns) >= MAX_WAITING_TURNS then re
 local unvalidated = validate_sections(keys, r)
 if unvalidated then return unvalidated end
 local blob_bytes = new_blob_bytes()
-if max_bytes and (r.size or 0) + #message * 2 + blob_bytes > max_bytes then return {'large'} end
+if max_bytes and (r.size or 0) + #message + blob_bytes > max_bytes then return {'large'} end
 if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} end
-local exceeded = admit_sections(keys, r, #message * 2 + #request + #caller + #options + blob_bytes, r.phase == '')
+local exceeded = admit_sections(keys, r, #message + #request + #caller + #options + blob_bytes, r.phase == '')
 if exceeded then return exceeded end
 refuse_on_full_store(keys.record)
 add_size(r, keep_blobs(keys, r))

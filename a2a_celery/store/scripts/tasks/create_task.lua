@@ -23,17 +23,17 @@ if is_nearly_full then return {'limited', 'memory', '0', micros(MEMORY_WAIT)} en
 local description = table.concat({describe_sections(keys, r)})
 task_event = task_event .. description
 local request_size = #request + #caller + #options
-local exceeded = admit_sections(keys, r, #task_event + #message + request_size + new_blob_bytes(), true)
+local exceeded = admit_sections(keys, r, #task_event + request_size + new_blob_bytes(), true)
 if exceeded then return exceeded end
 local at = now()
-local size = #task_event + #message + #micros(at) + 1 + (r.quota_account and request_size or 0) + keep_blobs(keys, {})
+local size = #task_event + #micros(at) + 2 + (r.quota_account and request_size or 0) + keep_blobs(keys, {})
 redis.call('HSET', keys.record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'agent', agent,
   'retention', retention, 'request', request, 'caller', caller, 'working_event', working_event, 'state', SUBMITTED,
   'at', micros(at), 'status', status_event, 'version', 1, 'run', 1, 'phase', 'queued', 'size', size, 'largest', #task_event)
 if options ~= '' then set_options(keys.record, options) end
 if metadata then merge_metadata(keys, metadata) end
 redis.call('RPUSH', keys.log, micros(at) .. ' ' .. task_event)
-redis.call('RPUSH', keys.history, message)
+redis.call('RPUSH', keys.history, 1)
 if r.quota_account then
   redis.call('HSET', keys.record, 'quota_account', r.quota_account)
   r.size_growth = size
