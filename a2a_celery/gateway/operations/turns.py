@@ -171,9 +171,7 @@ def _cursor(message: Accepted) -> StreamCursor:
     return StreamCursor(task.id, task.context_id, message.since, sent_version=sent_version, preceding_turns=turns)
 
 
-def _task_in_notification(
-    accepted_message: Accepted, wakeup: Wakeup, history_length: int | None
-) -> FinalTask | None:
+def _task_in_notification(accepted_message: Accepted, wakeup: Wakeup, history_length: int | None) -> FinalTask | None:
     """Return the task of a new turn from the entries in the notification, or None if the task must be read."""
     page = wakeup.page(accepted_message.newest)
     if page is None or not accepted_message.is_resolved or not (is_terminal(page.state) or is_interrupted(page.state)):
