@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import accumulate, chain
 from math import ceil
-from time import thread_time
+from threading import local
+from time import sleep, thread_time
 from typing import Any, NoReturn, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -71,6 +72,13 @@ BYTES_PER_REQUEST = 100 * 1024
 
 MAX_TRANSFER_PAUSE = 10.0
 """Maximum seconds for which a large body or result delays the next one of its owner."""
+
+VALUES_PER_BREAK = 500
+"""Number of JSON values after which heavy work takes a break."""
+
+BREAK = 0.01
+"""Seconds for which heavy work lets the event loop run alone. Without breaks, the event loop would wait for the GIL
+after each system call."""
 
 MIN_PAUSE = 0.002
 """Seconds below which pauses of an owner's work are added up, because the event loop's timers are less precise."""
@@ -184,10 +192,14 @@ class Gate:
             await self.count_request(agent, Scope(owner=owner))
 
     async def require_token(self, agent: str, owner: str) -> None:
-        """Raise LimitExceededError if this process has rejected a request of `owner` and the time in its Retry-After
-        has not passed yet. Unauthenticated callers (`owner` is "") always pass."""
+        """Raise LimitExceededError if this process knows that the bucket of `owner` is empty. Unauthenticated callers
+        (`owner` is "") always pass.
+
+        The requests of an owner that ignores Retry-After are accepted one by one, as the bucket is filled, and not
+        together whenever the time in Retry-After has passed.
+        """
         account = Scope(owner=owner).account
-        wait = self._retry_at.get(account, 0.0) - self._clock.monotonic()
+        wait = self._blocked_until.get(account, 0.0) - self._clock.monotonic()
         if owner and wait > 0:
             await self._refuse(agent, account, wait)
 
@@ -256,6 +268,7 @@ class Gate:
 
         def timed() -> T:
             nonlocal seconds
+            _work.values = 0
             began = thread_time()
             try:
                 return function(*args)
@@ -373,6 +386,29 @@ HeavyWork: TypeAlias = Callable[..., Awaitable[Any]]
 async def process(work: HeavyWork, is_heavy: bool, function: Callable[..., T], *args: Any) -> T:
     """Return the result of `function`, called as heavy work if `is_heavy` is True, or else at once."""
     return await work(function, *args) if is_heavy else function(*args)
+
+
+class _Work(local):
+    """Heavy work in the current thread.
+
+    Attributes:
+        values: Number of JSON values since the last break, or None in a thread without heavy work.
+    """
+
+    values: int | None = None
+
+
+_work = _Work()
+
+
+def count_value() -> None:
+    """Count a JSON value that the current thread parses or writes. Heavy work takes a break after each
+    `VALUES_PER_BREAK` values; see `BREAK`."""
+    if _work.values is not None:
+        _work.values += 1
+        if _work.values >= VALUES_PER_BREAK:
+            _work.values = 0
+            sleep(BREAK)
 
 
 def is_large(*messages: Proto) -> bool:

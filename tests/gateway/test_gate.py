@@ -29,14 +29,17 @@ from a2a.types import (
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway.bindings import rest
 from a2a_celery.gateway.gate import (
+    BREAK,
     BYTES_PER_REQUEST,
     HEAVY_WAIT,
     MAX_READS,
     MAX_VALIDATIONS,
     MAX_WAITING,
     SMALL,
+    VALUES_PER_BREAK,
     WORK_SHARE,
     Gate,
+    count_value,
 )
 from a2a_celery.gateway.metrics import Metrics
 from a2a_celery.gateway.operations.task_reader import TaskReader
@@ -47,6 +50,7 @@ from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Claim
 from tests.support.clients.bindings import GRPC_V1, V1
+from tests.support.clocks import ManualClock
 from tests.support.processes.local_gateway import LocalGateway, local_gateway
 from tests.support.processes.loops import counted_turns
 from tests.support.store.seeds import Seeds, chunk, status
@@ -177,6 +181,35 @@ async def test_with_a_rate_limit_the_work_of_an_owner_takes_a_share_of_the_time(
     gate.close()
 
     assert begun[1] - begun[0] >= 0.05 / WORK_SHARE * 0.95
+
+
+def count_values(number: int) -> None:
+    for _ in range(number):
+        count_value()
+
+
+async def test_work_with_many_values_takes_breaks(store: AsyncStore, keys: Keys) -> None:
+    gate, breaks = gate_of(store, keys), 5
+    began = time.monotonic()
+    await gate.work(ANN, count_values, breaks * VALUES_PER_BREAK)
+    assert time.monotonic() - began >= breaks * BREAK
+
+    began = time.monotonic()
+    count_values(1_000 * VALUES_PER_BREAK)  # on the event loop
+    assert time.monotonic() - began < 1_000 * BREAK
+
+
+async def test_requests_that_ignore_retry_after_are_accepted_one_by_one(store: AsyncStore, keys: Keys) -> None:
+    clock = ManualClock()
+    settings = Settings(owner_requests_per_second=10, owner_request_burst=1)
+    gate = Gate(settings, store, keys, ["echo"], Metrics(store, keys, {}), clock)
+    await gate.count_request("echo", ANN)
+    with pytest.raises(LimitExceededError):
+        await gate.count_request("echo", ANN)
+
+    clock.advance(0.2)  # a token has returned, although Retry-After is a second
+
+    await gate.require_token("echo", "ann")
 
 
 async def test_short_work_does_not_wait_for_a_timer(store: AsyncStore, keys: Keys) -> None:

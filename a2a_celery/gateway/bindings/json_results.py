@@ -34,7 +34,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from ...lifecycle import Event
 from ...lifecycle.events import time_text
-from ..gate import HeavyWork, is_large, process
+from ..gate import HeavyWork, count_value, is_large, process
 
 Written = Callable[[Any], str]
 
@@ -136,6 +136,7 @@ def _struct(value: Any) -> str:
         )
     if isinstance(value, ListValue):
         return "[" + ", ".join(map(_struct, value.values)) + "]"
+    count_value()
     kind = value.WhichOneof("kind")
     return _struct(getattr(value, kind)) if kind in ("struct_value", "list_value") else _scalar(value, kind)
 

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as Proto
+from google.protobuf.struct_pb2 import NULL_VALUE, ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from ...lifecycle.json_values import INEXACT, TOO_DEEP, TooDeep, inexact_place
 from ...operations.errors import invalid
+from ..gate import count_value
 
 P = TypeVar("P", bound=Proto)
 
@@ -188,9 +190,49 @@ def _read_value(name: str, value: Any, message: Proto, field: _Field, path: str)
             raise ValueError
         if kind.enum_type is not None and (isinstance(value, bool) or (isinstance(value, float) and value % 1)):
             raise ValueError
-        ParseDict({name: value}, message, ignore_unknown_fields=True)
+        if value is not None and kind.message_type in (Struct.DESCRIPTOR, Value.DESCRIPTOR):
+            _read_struct(value, getattr(message, field.name))
+        else:
+            ParseDict({name: value}, message, ignore_unknown_fields=True)
     except Exception:  # protobuf raises many types
         raise invalid(path, _rule(kind)) from None
+
+
+def _read_struct(value: Any, message: Any) -> None:
+    """Merge a JSON value into a Struct, a ListValue or a Value. Heavy work takes breaks; see `count_value`.
+
+    Raises:
+        TypeError: `value` is not an object, and `message` is a Struct.
+        ValueError: A text is not Unicode.
+    """
+    if isinstance(message, Struct):
+        if not isinstance(value, Mapping):
+            raise TypeError
+        message.SetInParent()
+        for name, inner in value.items():
+            _read_struct(inner, message.fields[name])
+    elif isinstance(message, ListValue):
+        message.SetInParent()
+        for inner in value:
+            _read_struct(inner, message.values.add())
+    elif isinstance(value, Mapping):
+        _read_struct(value, message.struct_value)
+    elif isinstance(value, list):
+        _read_struct(value, message.list_value)
+    else:
+        count_value()
+        _set_scalar(value, message)
+
+
+def _set_scalar(value: Any, message: Value) -> None:
+    if value is None:
+        message.null_value = NULL_VALUE
+    elif isinstance(value, bool):
+        message.bool_value = value
+    elif isinstance(value, str):
+        message.string_value = value
+    else:
+        message.number_value = value
 
 
 def _path(path: str, field: Any) -> str:
