@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "architecture" / "message.md"
 
 PACKAGE = Path(a2a_celery.__file__).parent
 
-MOST = 76
+MOST = 73
 """Maximum number of modules on the path. The number may only be lowered."""
 
 TRIES = 5
