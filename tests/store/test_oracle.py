@@ -24,7 +24,7 @@ FIRST: Sequence[Number] = (
     *((3, 13), (2, 3), (3, 0), (4, 18), (4, 19), (10, 15), (23, 11), (28, 19), (0, 18), (1, 4), (8, 13)),
     *((21, 15), (13, 14), (26, 6), (2, 15), (3, 7), (17, 12), (19, 2), (1, 11), (1, 16), (19, 0), (0, 15)),
     *((1, 8), (1, 17), (2, 12), (2, 19), (5, 12), (10, 18), (13, 0), (13, 11), (14, 8), (16, 19), (22, 1)),
-    *((23, 6), (24, 13)),
+    *((23, 6), (24, 13), (21, 5), (4, 4)),
 )
 """Sequences that run first: the output of ``python -m tests.tools.oracle cover --seeds 30 --sequences 20``, which
 together have all outcomes of all sequences, and those that find the rarest faults. If the sequences are outdated, the
