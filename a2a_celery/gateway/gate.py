@@ -173,7 +173,7 @@ class Gate:
         if self._per_second is None:
             return
         account = scope.account
-        wait = self._blocked_until.get(account, 0.0) - self._clock.monotonic()
+        wait = self._blocked_seconds(account)
         if wait <= 0:
             wait = await self._store.run(
                 acquire_request(self._keys, scope, per_second=self._per_second, burst=self._burst)
@@ -199,9 +199,14 @@ class Gate:
         together whenever the time in Retry-After has passed.
         """
         account = Scope(owner=owner).account
-        wait = self._blocked_until.get(account, 0.0) - self._clock.monotonic()
+        wait = self._blocked_seconds(account)
         if owner and wait > 0:
             await self._refuse(agent, account, wait)
+
+    def _blocked_seconds(self, account: str) -> float:
+        """Return the seconds until the bucket of `account` has a token, as far as this process knows. The bucket may
+        have one if the result is 0 or less."""
+        return self._blocked_until.get(account, 0.0) - self._clock.monotonic()
 
     async def _refuse(self, agent: str, account: str, wait: float) -> NoReturn:
         now = self._clock.monotonic()

@@ -555,8 +555,9 @@ class RunEventQueue(EventQueue):
 
     def _next_batch(self) -> list[RunRecord]:
         """Return the records to write next, without a state that is held back; see `EndPolicy` and `_stays_silent`."""
-        is_held = self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended)
-        return self._buffer.before_last_event() if is_held else self._buffer.first()
+        if self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended):
+            return self._buffer.before_last_event()
+        return self._buffer.first()
 
     async def _stays_silent(self) -> bool:
         """Return True if the agent continues for `hold` seconds after an interrupted state without another event.

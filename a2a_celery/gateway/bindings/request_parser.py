@@ -182,20 +182,21 @@ def _read_list(name: str, value: Any, message: Proto, field: _Field, path: str) 
 
 
 def _read_value(name: str, value: Any, message: Proto, field: _Field, path: str) -> None:
-    """Merge a value with protobuf's parser, after a check of the values that the parser would change instead of
-    refusing them: it skips the invalid characters of base64, and reads true and 1.7 as the number 1 of an enum."""
-    kind = field.descriptor
+    """Merge the value of a field of a special type. Most values are merged by protobuf's parser, after a check of those
+    that it would change instead of refusing them: it skips the invalid characters of base64, and reads true and 1.7 as
+    the number 1 of an enum."""
+    descriptor = field.descriptor
     try:
-        if kind.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str) and not is_base64(value):
+        if descriptor.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str) and not is_base64(value):
             raise ValueError
-        if kind.enum_type is not None and (isinstance(value, bool) or (isinstance(value, float) and value % 1)):
+        if descriptor.enum_type is not None and (isinstance(value, bool) or (isinstance(value, float) and value % 1)):
             raise ValueError
-        if value is not None and kind.message_type in (Struct.DESCRIPTOR, Value.DESCRIPTOR):
+        if value is not None and descriptor.message_type in (Struct.DESCRIPTOR, Value.DESCRIPTOR):
             _read_struct(value, getattr(message, field.name))
         else:
             ParseDict({name: value}, message, ignore_unknown_fields=True)
     except Exception:  # protobuf raises many types
-        raise invalid(path, _rule(kind)) from None
+        raise invalid(path, _rule(descriptor)) from None
 
 
 def _read_struct(value: Any, message: Any) -> None:

@@ -190,8 +190,9 @@ def tasks_in(
 ) -> Iterator[TaskSummary]:
     """Yield the tasks in indexes of states, newest status first.
 
-    A task that changes meanwhile may be missed. An index is sorted by the time of the newest status, which may be later
-    than the time at which a task entered its state. Indexes of live states are therefore read beyond `not_after_us`.
+    A task that changes during the reading may be missed. An index is sorted by the time of the newest status, which may
+    be later than the time at which a task entered its state. Indexes of live states are therefore read beyond
+    `not_after_us`.
 
     Args:
         store: Store client.
